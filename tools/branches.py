@@ -1,0 +1,22 @@
+"""Refuse a coverage report in which fewer branches ran than the first argument (percent) asks for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Read `coverage.json` and compare."""
+    floor, report = float(sys.argv[1]), Path(sys.argv[2])
+    totals = json.loads(report.read_text(encoding="utf-8"))["totals"]
+    covered, branches = totals["covered_branches"], totals["num_branches"]
+    percent = 100 * covered / branches if branches else 100.0
+    enough = percent >= floor
+    print(f"branches: {covered} of {branches} ran, {percent:.1f} %; {'' if enough else 'NOT '}enough ({floor:g} %)")
+    return not enough
+
+
+if __name__ == "__main__":
+    sys.exit(main())

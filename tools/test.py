@@ -1,0 +1,27 @@
+"""Run the tests of distributions by name: `core`, a plugin's name, or `all` (the examples' too)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import layout
+
+
+def paths(names: list[str]) -> list[str]:
+    """The test folders of the distributions named."""
+    found = [folder / "tests" for folder in layout.folders(names)]
+    if "all" in names:
+        found.append(layout.ROOT / "examples")
+    return [str(path.relative_to(layout.ROOT)) for path in found if path.is_dir()]
+
+
+def main(arguments: list[str]) -> int:
+    """Run pytest on the folders of the leading names, with the options that follow them."""
+    options = next((place for place, text in enumerate(arguments) if text.startswith("-")), len(arguments))
+    command = [sys.executable, "-m", "pytest", *paths(arguments[:options]), *arguments[options:]]
+    return subprocess.run(command, cwd=layout.ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
