@@ -18,7 +18,7 @@ import layout
 
 def build(folder: Path, out: Path) -> Path:
     """Build one distribution's source archive, and its wheel from that; returns the wheel."""
-    environment.call([sys.executable, "-m", "build", "--outdir", out, folder])
+    environment.call([sys.executable, "-m", "build", "--no-isolation", "--outdir", out, folder])
     name = layout.project(folder)["project"]["name"].replace("-", "_")
     (wheel,) = out.glob(f"{name}-[0-9]*.whl")
     return wheel
