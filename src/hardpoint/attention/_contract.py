@@ -176,7 +176,9 @@ class AttentionBackend(ABC):
     graph_support: ClassVar[GraphSupport] = GraphSupport.NEVER
 
     @classmethod
-    def validate_configuration(cls, device_capability: DeviceCapability, config: AttentionConfig) -> list[Reason]:
+    def validate_configuration(
+        cls, device_capability: DeviceCapability | None, config: AttentionConfig
+    ) -> list[Reason]:
         """Reasons against `config` on a device of this capability, all of them; may only narrow the declared support.
 
         Runs at depth ``loaded``; does not initialise the device. An environment failure may be raised; any other

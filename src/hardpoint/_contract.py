@@ -1,0 +1,178 @@
+"""The plugin contract, checked: everything that pluggy would let pass in silence, all of it at once, with the fix."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from hardpoint._names import near_miss
+from hardpoint._reasons import Provenance, ReasonCode
+from hardpoint.errors import ContractError
+from hardpoint.hookspecs import API_VERSION, PROJECT, BackendSpec, HookSpecs, PlatformSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOOKS: Final = {
+    "platform": ("hardpoint_platform", "hardpoint_detect", "hardpoint_report"),
+    "backend": ("hardpoint_backend", "hardpoint_report"),
+}
+"""The hooks of each kind of plugin; all but `hardpoint_report` are mandatory."""
+SPEC_TYPES: Final[dict[str, type[PlatformSpec | BackendSpec]]] = {
+    "platform": PlatformSpec,
+    "backend": BackendSpec,
+}
+OPERATION_KINDS: Final = ("attention", "mla_attention")
+_ALL_HOOKS: Final = tuple(name for name in vars(HookSpecs) if name.startswith("hardpoint_"))
+_MARKER: Final = f"{PROJECT}_impl"
+_TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
+
+
+def check_object(kind: str, plugin: object, provenance: Provenance) -> None:
+    """Check the object that an entry point names. Errors: one `ContractError` with every problem."""
+    if problems := list(_object_problems(kind, plugin)):
+        raise ContractError(f"{provenance}: " + "; ".join(problems), plugin=provenance.plugin)
+
+
+def _object_problems(kind: str, plugin: object) -> Iterator[str]:
+    if plugin is None:
+        yield "the plugin object is None; name an instance or a module with hooks"
+        return
+    if inspect.isclass(plugin):
+        yield f"the plugin object is the class {plugin.__name__}, not an instance; write plugin = {plugin.__name__}()"
+        return
+    implemented: dict[str, str] = {}
+    for name, function, marker in _functions(plugin):
+        if marker is None:
+            if name.startswith(f"{PROJECT}_"):
+                yield f"{name} lacks the @hookimpl marker, so that it would never be called"
+            continue
+        hook = marker.get("specname") or name
+        if hook not in _ALL_HOOKS:
+            close = near_miss(hook, _ALL_HOOKS)
+            yield f"{hook} is no hook of hardpoint" + (f"; did you mean {close}?" if close else "")
+        elif hook not in HOOKS[kind]:
+            yield f"{hook} is no hook of a {kind} plugin; give it an entry point of its own with an object of its own"
+        elif marker.get("wrapper") or marker.get("hookwrapper"):
+            yield f"{hook} is a wrapper; wrappers are refused, since they would run around other plugins"
+        elif hook in implemented:
+            yield f"{implemented[hook]} and {name} both implement {hook}"
+        else:
+            implemented[hook] = name
+            yield from _argument_problems(hook, function)
+    for hook in HOOKS[kind]:
+        if hook != "hardpoint_report" and hook not in implemented:
+            yield f"the mandatory hook {hook} is missing"
+
+
+def _functions(plugin: object) -> Iterator[tuple[str, Any, dict[str, Any] | None]]:
+    # getattr_static: a property of the plugin that opens a device must not run here.
+    for name in dir(plugin):
+        raw = inspect.getattr_static(plugin, name, None)
+        function = getattr(raw, "__func__", raw) if isinstance(raw, (staticmethod, classmethod)) else raw
+        if isinstance(function, property) or not (inspect.isroutine(function) or inspect.isfunction(function)):
+            continue
+        marker = getattr(raw, _MARKER, None) or getattr(function, _MARKER, None)
+        yield name, raw, marker if isinstance(marker, dict) else None
+
+
+def _argument_problems(hook: str, raw: object) -> Iterator[str]:
+    function = getattr(raw, "__func__", raw)
+    allowed = set(inspect.signature(getattr(HookSpecs, hook)).parameters)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return
+    for position, parameter in enumerate(parameters):
+        if position == 0 and parameter.name in ("self", "cls"):
+            continue
+        if parameter.name not in allowed - {"self"} and parameter.default is inspect.Parameter.empty:
+            expected = ", ".join(sorted(allowed - {"self"})) or "no argument"
+            yield f"{hook} asks for {parameter.name!r}; it is given {expected}"
+
+
+def check_spec(kind: str, spec: object, provenance: Provenance, requires_hardpoint: str | None = None) -> list[str]:
+    """Check the descriptor that a plugin returned. Returns remarks; errors: `ContractError` with every problem."""
+    wanted = SPEC_TYPES[kind]
+    if not isinstance(spec, wanted):
+        raise ContractError(
+            f"{provenance}: hardpoint_{kind}() returned {spec!r}; expected a {wanted.__name__}",
+            plugin=provenance.plugin,
+        )
+    remarks = _check_api(spec.api, provenance, requires_hardpoint)
+    problems = []
+    if not isinstance(spec.target, str) or not _TARGET.match(spec.target):
+        problems.append(f"target {spec.target!r} is not of the form 'package.module:Class'")
+    if isinstance(spec, BackendSpec):
+        if spec.kind not in OPERATION_KINDS:
+            problems.append(f"kind {spec.kind!r} is unknown; known are {', '.join(OPERATION_KINDS)}")
+        for member in ("platforms", "requires", "kernel_modules", "kernel_architectures", "torch_features"):
+            value = getattr(spec, member)
+            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+                problems.append(f"{member} is {value!r}; expected a tuple of strings")
+        if not spec.platforms:
+            problems.append("platforms is empty; name platforms, or 'torch-device'")
+        if not isinstance(getattr(spec.support, "variants", None), tuple):
+            problems.append(f"support is {spec.support!r}; expected an AttentionSupport")
+    if problems:
+        raise ContractError(f"{provenance}: " + "; ".join(problems), plugin=provenance.plugin)
+    return remarks
+
+
+def _check_api(api: object, provenance: Provenance, requires_hardpoint: str | None) -> list[str]:
+    ours = f"{API_VERSION[0]}.{API_VERSION[1]}"
+    if api is None:
+        return [f"{provenance} declares no contract version (api=); taken as {ours}"]
+    if not (isinstance(api, tuple) and len(api) == 2 and all(type(part) is int for part in api)):
+        raise ContractError(
+            f"{provenance}: api is {api!r}; expected a pair of numbers such as {API_VERSION}", plugin=provenance.plugin
+        )
+    if api[0] == API_VERSION[0] and api[1] <= API_VERSION[1]:
+        return []
+    quoted = f"; its metadata says 'Requires-Dist: {requires_hardpoint}'" if requires_hardpoint else ""
+    raise ContractError(
+        f"{provenance} is written for plugin contract {api[0]}.{api[1]}, and this hardpoint offers {ours}{quoted}",
+        plugin=provenance.plugin,
+        code=ReasonCode.INCOMPATIBLE_API,
+        remedy="install a version of the plugin for this hardpoint, or another hardpoint",
+    )
+
+
+def check_class(target: object, base: type, provenance: Provenance, target_text: str) -> list[str]:
+    """Check the class behind a lazy target. Returns public members that the contract does not know (dead hooks)."""
+    if not inspect.isclass(target):
+        raise ContractError(
+            f"{provenance}: target {target_text!r} is {target!r}; expected a class", plugin=provenance.plugin
+        )
+    if not issubclass(target, base):
+        raise ContractError(
+            f"{provenance}: {target_text!r} is no subclass of {base.__module__}.{base.__qualname__}",
+            plugin=provenance.plugin,
+        )
+    if missing := sorted(getattr(target, "__abstractmethods__", ())):
+        raise ContractError(
+            f"{provenance}: {target_text!r} does not define {', '.join(missing)}", plugin=provenance.plugin
+        )
+    known = set(dir(base))
+    return sorted(
+        name
+        for cls in target.__mro__
+        if not issubclass(base, cls)
+        for name in vars(cls)
+        if not name.startswith("_") and name not in known
+    )
+
+
+def check_validate_signature(target: type, provenance: Provenance) -> None:
+    """`validate_configuration` has to take the capability and the config. Errors: `ContractError`."""
+    function = target.validate_configuration  # type: ignore[attr-defined]  # checked to be an AttentionBackend
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ContractError(
+            f"{provenance}: {target.__qualname__}.validate_configuration cannot be called with "
+            f"(device_capability, config) of plugin contract {API_VERSION[0]}.{API_VERSION[1]}: {error}",
+            plugin=provenance.plugin,
+            code=ReasonCode.INCOMPATIBLE_API,
+        ) from None

@@ -1,0 +1,37 @@
+"""Which version of a distribution is installed, for requirements that are checked before anything is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hardpoint._discovery_scan import name_and_version, ranked
+from hardpoint._discovery_survey import survey
+from hardpoint._discovery_text import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class InstalledVersions:
+    """The versions of what is installed on a path (None: `sys.path`), as it was when this was made.
+
+    Lists the folders once and reads the metadata of the distributions that are asked for. Not cached between objects:
+    make one per resolution.
+    """
+
+    def __init__(self, search_path: Sequence[str] | None = None) -> None:
+        self._survey = survey(search_path)
+        self._known: dict[str, str | None] = {}
+
+    def version(self, name: str) -> str | None:
+        """The version of the distribution of this name, in any spelling; None if it is absent or states none."""
+        key = normalise(name)
+        if key not in self._known:
+            found = ranked(self._survey.copies({key}))
+            self._known[key] = name_and_version(found[0][0])[1] if found else None
+        return self._known[key]
+
+
+def installed_version(name: str, search_path: Sequence[str] | None = None) -> str | None:
+    """One look-up in a fresh `InstalledVersions`."""
+    return InstalledVersions(search_path).version(name)

@@ -1,0 +1,228 @@
+"""Evaluating one backend for one request: metadata and declared support, then its class, then its preparation.
+
+Every step that runs a plugin's code goes through the failure rule. All reasons of a step are collected; the next step
+is taken only where there was none, so that a heavy module is never imported for a request that it could not serve.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from hardpoint._kernels import rejection_for, static_rejection_for
+from hardpoint._probing import Failure, attempt
+from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
+from hardpoint._requirements import requirement_reason
+from hardpoint.errors import ContractError
+from hardpoint.hookspecs import BackendSpec, as_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hardpoint._capability import DeviceCapability
+    from hardpoint._plugins import LoadedPlugin, Registry
+    from hardpoint.attention import AttentionBackend, AttentionConfig
+    from hardpoint.errors import HardpointError
+    from hardpoint.platforms import Platform
+
+TORCH_DEVICE = "torch-device"
+
+
+class Depth(StrEnum):
+    """How deep a selection looks."""
+
+    STATIC = "static"
+    """Metadata, required packages, declared support. Imports no backend."""
+    LOADED = "loaded"
+    """The class was imported and its `validate_configuration` ran."""
+    READY = "ready"
+    """Kernels were imported and `prepare` ran: caches are open, what the first forward needs is compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, on the devices that must all be able to serve it (logical index and capability)."""
+
+    config: AttentionConfig
+    devices: tuple[tuple[int, DeviceCapability | None], ...]
+    depth: Depth
+
+
+class Evaluator:
+    """Evaluates backends for one request on one platform."""
+
+    def __init__(self, platform: Platform, registry: Registry, asked: Asked, *, inspecting: bool = False) -> None:
+        self.platform = platform
+        self.registry = registry
+        self.asked = asked
+        self.inspecting = inspecting
+        self.distinct = _distinct_capabilities(asked.devices)
+        self.layouts: dict[str, str] = {}
+
+    def evaluate(
+        self,
+        loaded: LoadedPlugin,
+        rank_reason: str | None = None,
+        raise_as: Callable[[Failure], HardpointError] | None = None,
+    ) -> Candidate:
+        """The candidate's record: VALID, or why not. `raise_as`: see `hardpoint._probing.attempt`."""
+        started = time.perf_counter()
+
+        def record(outcome: Outcome, phase: Phase, reasons: Sequence[Reason]) -> Candidate:
+            return Candidate(
+                name=loaded.name,
+                outcome=outcome,
+                reasons=tuple(reasons),
+                provenance=loaded.provenance,
+                phase=phase,
+                rank_reason=rank_reason,
+                seconds=time.perf_counter() - started,
+            )
+
+        def guarded(action: Callable[[], list[Reason]], phase: Phase) -> list[Reason] | Failure:
+            return attempt(
+                action, phase=phase, provenance=loaded.provenance, inspecting=self.inspecting, raise_as=raise_as
+            )
+
+        spec = loaded.spec
+        if not isinstance(spec, BackendSpec):
+            raise TypeError(f"{loaded.provenance} is no backend")
+        found = guarded(lambda: self._static_reasons(spec), Phase.SUPPORT)
+        if isinstance(found, Failure):
+            return record(found.outcome, found.phase, [found.reason])
+        if found:
+            return record(_static_outcome(found), Phase.SUPPORT, found)
+        if self.asked.depth is Depth.STATIC:
+            return record(Outcome.VALID, Phase.SUPPORT, loaded.remarks)
+        from hardpoint.attention import AttentionBackend
+
+        cls = self.registry.load_class(
+            loaded, AttentionBackend, phase=Phase.IMPORT, inspecting=self.inspecting, raise_as=raise_as
+        )
+        if isinstance(cls, Failure):
+            return record(cls.outcome, cls.phase, [cls.reason])
+        found = guarded(lambda: self._class_reasons(loaded, cls), Phase.VALIDATE)
+        if isinstance(found, Failure):
+            return record(found.outcome, found.phase, [found.reason])
+        if found:
+            return record(Outcome.REJECTED, Phase.VALIDATE, found)
+        if self.asked.depth is Depth.LOADED:
+            return record(Outcome.VALID, Phase.VALIDATE, loaded.remarks)
+        found = guarded(lambda: self._prepare(cls), Phase.PREPARE)
+        if isinstance(found, Failure):
+            return record(found.outcome, found.phase, [found.reason])
+        return record(Outcome.VALID, Phase.PREPARE, loaded.remarks)
+
+    def _static_reasons(self, spec: BackendSpec) -> list[Reason]:
+        config = self.asked.config
+        if spec.kind != config.kind:
+            sentence = f"it is a backend of kind {spec.kind}, and {config.kind} was asked for"
+            return [Reason(code=ReasonCode.KIND, message=sentence, requested=config.kind, accepted=spec.kind)]
+        if reason := self._platform_reason(spec):
+            return [reason]
+        machine = self.platform.machine
+        reasons = [found for text in spec.requires if (found := requirement_reason(text, machine)) is not None]
+        if spec.kernel_modules and (found := self._kernel_reason(spec.kernel_modules)) is not None:
+            reasons.append(found)
+
+        def package_reason(text: str) -> Reason | None:
+            return requirement_reason(text, machine)
+
+        for index, capability in self.distinct:
+            against = list(spec.support.reasons(capability, config, package_reason))
+            if spec.kernel_architectures and (found := _architecture_reason(spec, capability)) is not None:
+                against.append(found)
+            reasons += self._on_device(index, capability, against)
+        return list(dict.fromkeys(reasons))
+
+    def _platform_reason(self, spec: BackendSpec) -> Reason | None:
+        platform = self.platform
+        if platform.name in spec.platforms:
+            return None
+        if TORCH_DEVICE in spec.platforms:
+            missing = [name for name in spec.torch_features if name not in platform.torch_features]
+            if platform.torch_features and not missing:
+                return None
+            lack = ", ".join(missing) or "any torch feature"
+            sentence = f"platform {platform.name} does not declare {lack}"
+        else:
+            sentence = f"runs on {' or '.join(spec.platforms)}; this platform is {platform.name}"
+        return Reason(
+            code=ReasonCode.CAPABILITY, message=sentence, requested=platform.name, accepted=" or ".join(spec.platforms)
+        )
+
+    def _kernel_reason(self, wanted: tuple[str, ...]) -> Reason | None:
+        platform = self.platform
+        report = platform.kernel_report
+        if report is not None and platform.machine.live:
+            return rejection_for(report, wanted)
+        return static_rejection_for(platform.kernel_modules(), platform.machine, wanted)
+
+    def _on_device(
+        self, index: int, capability: DeviceCapability | None, reasons: Sequence[Reason]
+    ) -> Sequence[Reason]:
+        if len(self.asked.devices) == 1:
+            return reasons
+        described = "capability unknown" if capability is None else str(capability)
+        return [reason.on_device(index, described) for reason in reasons]
+
+    def _class_reasons(self, loaded: LoadedPlugin, cls: type[AttentionBackend]) -> list[Reason]:
+        config = self.asked.config
+        reasons: list[Reason] = []
+        for index, capability in self.distinct:
+            answer: Any = cls.validate_configuration(capability, config)
+            if not isinstance(answer, (list, tuple)) or not all(isinstance(item, (str, Reason)) for item in answer):
+                raise ContractError(
+                    f"{loaded.provenance}: validate_configuration() returned {answer!r}; expected a list of reasons",
+                    plugin=loaded.provenance.plugin,
+                )
+            reasons += self._on_device(index, capability, [as_reason(item) for item in answer])
+        if not reasons and config.block_size is not None:
+            self.layouts[loaded.name] = cls.kv_cache_spec(config).layout
+        return reasons
+
+    def _prepare(self, cls: type[AttentionBackend]) -> list[Reason]:
+        for index, _ in self.asked.devices:
+            cls.prepare(self.asked.config, self.platform.torch_device(index))
+        return []
+
+
+def _distinct_capabilities(
+    devices: Sequence[tuple[int, DeviceCapability | None]],
+) -> tuple[tuple[int, DeviceCapability | None], ...]:
+    """One device per distinct capability: equal ones give equal answers."""
+    first: dict[DeviceCapability | None, int] = {}
+    for index, capability in devices:
+        first.setdefault(capability, index)
+    return tuple((index, capability) for capability, index in first.items())
+
+
+def _architecture_reason(spec: BackendSpec, capability: DeviceCapability | None) -> Reason | None:
+    built = spec.kernel_architectures
+    arch = None if capability is None else capability.arch
+    if arch is not None and any(arch.startswith(item[:-1]) if item.endswith("*") else arch == item for item in built):
+        return None
+    accepted = " or ".join(built)
+    shown = arch or "unknown"
+    return Reason(
+        code=ReasonCode.KERNEL_ARCH,
+        message=f"its kernels are built for {accepted}, not for {shown}",
+        requested=arch,
+        accepted=accepted,
+    )
+
+
+_NOT_INSTALLED = frozenset({ReasonCode.MISSING_DEPENDENCY, ReasonCode.NOT_INSTALLED})
+_ENVIRONMENT = frozenset({ReasonCode.INCOMPATIBLE_DEPENDENCY, ReasonCode.KERNEL_MISSING})
+
+
+def _static_outcome(reasons: Sequence[Reason]) -> Outcome:
+    """A request that the backend could not serve anyway is a refusal, whatever else is missing."""
+    codes = {reason.code for reason in reasons}
+    if codes <= _NOT_INSTALLED:
+        return Outcome.NOT_INSTALLED
+    if codes <= _NOT_INSTALLED | _ENVIRONMENT:
+        return Outcome.FAILED
+    return Outcome.REJECTED

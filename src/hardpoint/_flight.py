@@ -1,0 +1,188 @@
+"""Single flight: of many threads that need one answer, one computes it and the others wait for exactly that one.
+
+No lock is held while the answer is computed. A waiter waits for a bounded time per step of progress and then raises;
+the same thread asking again is told at once; a fork leaves the child without marks of threads that it does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from hardpoint.errors import HardpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+_T = TypeVar("_T")
+_flights: weakref.WeakSet[SingleFlight[object]] = weakref.WeakSet()
+
+
+class _Call(Generic[_T]):
+    def __init__(self) -> None:
+        self.owner = threading.get_ident()
+        self.done = threading.Event()
+        self.result: _T | None = None
+        self.error: BaseException | None = None
+        self.progress = ""
+        self.steps = 0
+        self.waiters = 0
+
+
+class SingleFlight(Generic[_T]):
+    """Calls in progress by key. Finished answers are the caller's business: nothing is kept here."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: dict[Hashable, _Call[_T]] = {}
+        _flights.add(self)  # type: ignore[arg-type]  # the set holds flights of every type
+
+    def run(
+        self,
+        key: Hashable,
+        compute: Callable[[], _T],
+        *,
+        timeout_seconds: float,
+        reentered: Callable[[str], HardpointError],
+        timed_out: Callable[[str], HardpointError],
+    ) -> _T:
+        """The result of `compute`, run by whichever thread came first.
+
+        The same thread coming again raises ``reentered(progress)``. Another thread waits; if the progress mark stands
+        still for `timeout_seconds` it raises ``timed_out(progress)``. A failure reaches every waiter: our own errors
+        as fresh copies.
+        """
+        with self._lock:
+            call = self._calls.get(key)
+            if call is None:
+                call = self._calls[key] = _Call()
+                leads = True
+            else:
+                leads = False
+                call.waiters += 1
+        if leads:
+            return self._lead(key, call, compute)
+        if call.owner == threading.get_ident():
+            raise reentered(call.progress)
+        return self._wait(call, timeout_seconds, timed_out)
+
+    def _lead(self, key: Hashable, call: _Call[_T], compute: Callable[[], _T]) -> _T:
+        try:
+            call.result = compute()
+            return call.result
+        except BaseException as error:
+            with self._lock:
+                if call.waiters:
+                    call.error = error
+                else:
+                    call.error = HardpointError("nobody waits")
+            raise
+        finally:
+            with self._lock:
+                if self._calls.get(key) is call:
+                    del self._calls[key]
+            call.done.set()
+
+    def _wait(self, call: _Call[_T], timeout_seconds: float, timed_out: Callable[[str], HardpointError]) -> _T:
+        steps = call.steps
+        while not call.done.wait(timeout_seconds):
+            if call.steps == steps:
+                raise timed_out(call.progress)
+            steps = call.steps
+        error = call.error
+        if error is None:
+            return call.result  # type: ignore[return-value]  # set before the event was
+        try:
+            if isinstance(error, HardpointError):
+                raise error.copy()
+            if isinstance(error, Exception):
+                raise error
+            # A KeyboardInterrupt belongs to the thread that got it; the others simply have no answer.
+            raise timed_out(f"{call.progress} ({type(error).__name__} in the thread that asked first)")
+        finally:
+            del error
+
+    def note_progress(self, key: Hashable, progress: str) -> None:
+        """Say what is being done now: the text of a timeout, and a sign of life for waiters."""
+        call = self._calls.get(key)
+        if call is not None:
+            call.progress = progress
+            call.steps += 1
+
+    def in_progress_here(self, key: Hashable) -> str | None:
+        """The progress text if this very thread is computing that key, else None."""
+        call = self._calls.get(key)
+        return call.progress if call is not None and call.owner == threading.get_ident() else None
+
+    def forget_other_threads(self) -> None:
+        """For the child of a fork, which has one thread."""
+        self._lock = threading.Lock()
+        here = threading.get_ident()
+        for key, call in list(self._calls.items()):
+            if call.owner != here:
+                del self._calls[key]
+
+
+class _ImportGate:
+    """Entered while a plugin's module is imported, so that a fork waits for the import to end.
+
+    A child that is forked in the middle of another thread's import inherits a module lock that nobody will ever
+    release. Imports do not exclude one another, and every wait is bounded: the gate can delay, never deadlock.
+    """
+
+    WAIT_SECONDS = 10.0
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._importing: dict[int, int] = {}
+        self._forking = False
+
+    def __enter__(self) -> None:
+        here = threading.get_ident()
+        with self._condition:
+            if here not in self._importing:
+                self._condition.wait_for(lambda: not self._forking, self.WAIT_SECONDS)
+            self._importing[here] = self._importing.get(here, 0) + 1
+
+    def __exit__(self, *exception: object) -> None:
+        here = threading.get_ident()
+        with self._condition:
+            self._importing[here] -= 1
+            if not self._importing[here]:
+                del self._importing[here]
+            self._condition.notify_all()
+
+    def before_fork(self) -> None:
+        with self._condition:
+            self._forking = True
+            self._condition.wait_for(lambda: self._importing.keys() <= {threading.get_ident()}, self.WAIT_SECONDS)
+
+    def after_fork_in_parent(self) -> None:
+        with self._condition:
+            self._forking = False
+            self._condition.notify_all()
+
+    def after_fork_in_child(self) -> None:
+        here = threading.get_ident()
+        self._condition = threading.Condition()
+        self._forking = False
+        self._importing = {thread: count for thread, count in self._importing.items() if thread == here}
+
+
+import_gate = _ImportGate()
+
+
+def _after_fork_in_child() -> None:
+    import_gate.after_fork_in_child()
+    for flight in list(_flights):
+        flight.forget_other_threads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=import_gate.before_fork,
+        after_in_parent=import_gate.after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -1,0 +1,101 @@
+"""Importing what a lazy target names, with the two faults that Python would describe badly told apart."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hardpoint._flight import import_gate
+from hardpoint.errors import ContractError, ResolutionInProgressError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from hardpoint._reasons import Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``"package.module:object.attribute"``, taken apart."""
+
+    module: str
+    attributes: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Target | None:
+        """The parts of an entry point's value or a descriptor's target; None: not of that form. Extras are dropped."""
+        value = text.partition("[")[0].strip()
+        module, _, path = value.partition(":")
+        module, path = module.strip(), path.strip()
+        parts = (*module.split("."), *(path.split(".") if path else ()))
+        if not all(part.isidentifier() for part in parts):
+            return None
+        return cls(module, tuple(path.split(".")) if path else ())
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The module and its parent packages, outermost first."""
+        parts = self.module.split(".")
+        return tuple(".".join(parts[: count + 1]) for count in range(len(parts)))
+
+
+def import_target(target: Target, provenance: Provenance, *, foreign: list[str] | None = None) -> Any:  # noqa: ANN401  # whatever the target names
+    """Import the module and return the object. `foreign` collects top-level modules that a light module may not import.
+
+    Errors: `ContractError` for a missing attribute; `ResolutionInProgressError` where this thread is in the middle of
+    importing that very module; whatever the module raises.
+    """
+    from importlib import import_module
+
+    for name in target.modules:
+        if _being_imported_here(name):
+            raise ResolutionInProgressError(
+                f"module {name!r} asks hardpoint for a platform or backend while it is itself being imported, and "
+                f"{provenance} lives in it; move that call out of module scope, into a function"
+            )
+    before = set(sys.modules) if foreign is not None else None
+    with import_gate:
+        found: Any = import_module(target.module)
+    if before is not None and foreign is not None:
+        foreign += _foreign_modules(before, target)
+    for position, attribute in enumerate(target.attributes):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            if _attribute_is_missing(found, attribute, error):
+                path = ".".join((target.module, *target.attributes[:position]))
+                raise ContractError(
+                    f"{provenance}: {path} has no attribute {attribute!r}", plugin=provenance.plugin
+                ) from None
+            raise
+    return found
+
+
+def _attribute_is_missing(owner: object, attribute: str, error: AttributeError) -> bool:
+    """Whether the name is simply not there, as opposed to a property or module `__getattr__` that fails inside."""
+    import inspect
+
+    missing = object()
+    if inspect.getattr_static(owner, attribute, missing) is not missing:
+        return False
+    return error.name == attribute or repr(attribute) in str(error) or "__getattr__" not in vars(owner)
+
+
+def _being_imported_here(name: str) -> bool:
+    module = sys.modules.get(name)
+    if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        return False
+    # Another thread's import simply has to be waited for; only our own stack makes a circle.
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # the only cheap way to see the callers
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == name:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _foreign_modules(before: set[str], target: Target) -> list[str]:
+    own = {"hardpoint", "pluggy", target.modules[0], *sys.stdlib_module_names}
+    tops = {name.partition(".")[0] for name in set(sys.modules) - before}
+    return sorted(top for top in tops - own if not top.startswith("_"))

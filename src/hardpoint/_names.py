@@ -1,0 +1,37 @@
+"""Names of plugins: one spelling for one plugin, and the nearest name to a misspelt one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def normalise_name(name: str) -> str:
+    """The registry's spelling: lower case, with ``_`` for ``-``. ``Torch-SDPA`` is ``torch_sdpa``."""
+    return name.strip().lower().replace("-", "_")
+
+
+def normalise_distribution(name: str) -> str:
+    """A distribution's comparable name, as PEP 503 has it, with ``-``."""
+    normal = name.strip().lower().replace("_", "-").replace(".", "-")
+    while "--" in normal:
+        normal = normal.replace("--", "-")
+    return normal
+
+
+def near_miss(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most likely meant, or None."""
+    import difflib
+
+    close = difflib.get_close_matches(normalise_name(name), list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def unknown_name_text(what: str, name: str, known: Iterable[str]) -> str:
+    """``unknown platform 'cdua'; did you mean 'cuda'? Installed are: cpu, cuda``."""
+    names = sorted(known)
+    close = near_miss(name, names)
+    guess = f"; did you mean {close!r}?" if close else "."
+    return f"unknown {what} {name!r}{guess} Installed: {', '.join(names) if names else 'none'}"

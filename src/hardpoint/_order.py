@@ -1,0 +1,51 @@
+"""The order of candidates: the platform's table, then what plugins say of their own place, then names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hardpoint.hookspecs import Order
+
+
+def arrange(table: Sequence[str], orders: Mapping[str, Order], platform: str) -> list[str]:
+    """Names, best first: `table` as it stands, then every name of `orders` that it does not know, at its place.
+
+    A wish that names nobody present, or that a circle makes impossible, is none. The result depends on nothing but the
+    arguments' contents.
+    """
+    placed = list(dict.fromkeys(table))
+    waiting = {
+        name: order
+        for name, order in sorted(orders.items())
+        if name not in placed and (not order.platforms or platform in order.platforms)
+    }
+    last = [name for name in sorted(orders) if name not in placed and name not in waiting]
+    last += [name for name, order in waiting.items() if not order.before and not order.after]
+    waiting = {name: order for name, order in waiting.items() if name not in last}
+    # Unplaced ones stand where they would end up anyway, so that others can refer to them.
+    placed += sorted(last)
+    while waiting:
+        for name, order in waiting.items():
+            position = _position(placed, order)
+            if position is not None:
+                placed.insert(position, name)
+                del waiting[name]
+                break
+        else:
+            placed += sorted(waiting)
+            break
+    return placed
+
+
+def _position(placed: Sequence[str], order: Order) -> int | None:
+    before = [placed.index(name) for name in order.before if name in placed]
+    after = [placed.index(name) + 1 for name in order.after if name in placed]
+    if before and after:
+        # Both cannot always be had; then the one that goes first is kept.
+        return min(max(after), min(before))
+    if before:
+        return min(before)
+    return max(after) if after else None

@@ -1,0 +1,389 @@
+"""The registry of plugins: what discovery found and what was registered by hand, each loaded at most once.
+
+Loading imports a plugin's light module, checks the contract, asks for its descriptor and registers it with pluggy.
+Outcomes are kept, failures as text, until `hardpoint.reset`. No lock is held while a plugin's code runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pluggy
+
+from hardpoint import _contract
+from hardpoint._discovery import GROUPS, Discovery, EntryPointRecord, discover, requires_hardpoint
+from hardpoint._flight import SingleFlight
+from hardpoint._importing import Target, import_target
+from hardpoint._log import log_once, logger
+from hardpoint._names import normalise_distribution, normalise_name
+from hardpoint._probing import Failure, attempt
+from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint.errors import ContractError, HardpointError, ResolutionInProgressError, ResolutionTimeoutError
+from hardpoint.hookspecs import PROJECT, BackendSpec, HookSpecs, PlatformSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hardpoint._settings import Settings
+
+KINDS: Final = ("platform", "backend")
+LOAD_TIMEOUT_SECONDS: Final = 60.0
+"""How long a thread waits for another one that is importing the same plugin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginEntry:
+    """A plugin that is known and not loaded: from metadata, or registered by hand with its object."""
+
+    kind: str
+    name: str
+    provenance: Provenance
+    record: EntryPointRecord | None = None
+    plugin: object = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What tells it apart from every other plugin."""
+        distribution = normalise_distribution(self.provenance.distribution or "")
+        return self.kind, self.name, distribution, self.provenance.target or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPlugin:
+    """A plugin whose descriptor is known. `remarks` are what is odd about it and did not stop it."""
+
+    entry: PluginEntry
+    plugin: object
+    spec: PlatformSpec | BackendSpec
+    remarks: tuple[Reason, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.entry.name
+
+    @property
+    def provenance(self) -> Provenance:
+        return self.entry.provenance
+
+
+class Registry:
+    """One set of plugins. `generation` counts every change to what is known."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._discovery: Discovery | None = None
+        self._manual: list[PluginEntry] = []
+        self._loaded: dict[tuple[str, ...], LoadedPlugin | Failure] = {}
+        self._classes: dict[tuple[str, ...], type[Any] | Failure] = {}
+        self._dead_members: dict[tuple[str, ...], list[str]] = {}
+        self._flight: SingleFlight[Any] = SingleFlight()
+        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager.add_hookspecs(HookSpecs)
+        self.generation = 0
+
+    @property
+    def discovery(self) -> Discovery:
+        """What the metadata say. Read once; marked done only after success."""
+        found = self._discovery
+        if found is None:
+            found = self._flight.run(
+                "discovery",
+                self._discover,
+                timeout_seconds=LOAD_TIMEOUT_SECONDS,
+                reentered=_reentered_load,
+                timed_out=_load_timed_out,
+            )
+        return found
+
+    def _discover(self) -> Discovery:
+        if self._discovery is None:
+            found = discover()
+            for fault in found.faults:
+                log_once(logger, 30, "plugin discovery: %s: %s", fault.path, fault.message)
+            self._discovery = found
+        return self._discovery
+
+    def renew_lock(self) -> None:
+        """For the child of a fork, where the thread that holds the lock may not exist."""
+        self._lock = threading.RLock()
+
+    def entries(self, kind: str) -> tuple[PluginEntry, ...]:
+        """Every known plugin of a kind, sorted by name, then distribution."""
+        group = GROUPS[KINDS.index(kind)]
+        found: dict[tuple[str, ...], PluginEntry] = {}
+        for record in self.discovery.entries:
+            if record.group == group:
+                entry = _entry_of(kind, record)
+                found.setdefault(entry.key, entry)
+        for entry in self._manual:
+            if entry.kind == kind:
+                found.setdefault(entry.key, entry)
+        return tuple(sorted(found.values(), key=lambda entry: entry.key))
+
+    def register(self, kind: str, name: str, plugin: object, distribution: str | None) -> PluginEntry:
+        """Add a plugin without metadata, checked at once. Errors: `ContractError`; then nothing was added."""
+        if kind not in KINDS:
+            raise ContractError(f"register(kind={kind!r}): known are {', '.join(KINDS)}")
+        if not isinstance(name, str) or not normalise_name(name):
+            raise ContractError(f"register(name={name!r}): expected a name")
+        name = normalise_name(name)
+        provenance = Provenance(plugin=f"{kind}/{name}", distribution=distribution, target="(registered)")
+        entry = PluginEntry(kind=kind, name=name, provenance=provenance, plugin=plugin)
+        for other in self.entries(kind):
+            if other.name == name and other.key == entry.key:
+                raise ContractError(f"{provenance} is registered already", plugin=provenance.plugin)
+        loaded = self._describe(entry, plugin, [])
+        with self._lock:
+            self._manual.append(entry)
+            self._loaded[entry.key] = loaded
+            self.generation += 1
+        return entry
+
+    def load(
+        self,
+        entry: PluginEntry,
+        *,
+        inspecting: bool = False,
+        raise_as: Callable[[Failure], HardpointError] | None = None,
+    ) -> LoadedPlugin | Failure:
+        """The plugin's descriptor, or why there is none. The outcome, a failure too, is kept; a bug is not."""
+        outcome = self._loaded.get(entry.key)
+        if outcome is None:
+            outcome = self._flight.run(
+                entry.key,
+                lambda: self._load_now(entry, inspecting, raise_as),
+                timeout_seconds=LOAD_TIMEOUT_SECONDS,
+                reentered=_reentered_load,
+                timed_out=_load_timed_out,
+            )
+        if isinstance(outcome, Failure) and raise_as is not None:
+            raise_recorded(outcome, entry.provenance, raise_as)
+        return outcome
+
+    def _load_now(
+        self, entry: PluginEntry, inspecting: bool, raise_as: Callable[[Failure], HardpointError] | None
+    ) -> LoadedPlugin | Failure:
+        known = self._loaded.get(entry.key)
+        if known is not None:
+            return known
+        self._flight.note_progress(entry.key, str(entry.provenance))
+        target = Target.parse(entry.provenance.target or "")
+
+        def load() -> LoadedPlugin:
+            if target is None:
+                raise ContractError(
+                    f"{entry.provenance}: entry point value {entry.provenance.target!r} is not 'package.module:object'",
+                    plugin=entry.provenance.plugin,
+                )
+            foreign: list[str] = []
+            plugin = import_target(target, entry.provenance, foreign=foreign)
+            return self._describe(entry, plugin, foreign)
+
+        def remember(failure: Failure) -> HardpointError:
+            # Kept before the error is raised: an explicit request is an attempt like any other.
+            self._loaded[entry.key] = failure
+            return raise_as(failure) if raise_as is not None else failure.as_cause()
+
+        outcome = attempt(
+            load,
+            phase=Phase.LOAD,
+            provenance=entry.provenance,
+            own_modules=target.modules if target is not None else (),
+            inspecting=inspecting,
+            raise_as=None if raise_as is None else remember,
+        )
+        if not (isinstance(outcome, Failure) and outcome.outcome is Outcome.BUG):
+            self._loaded[entry.key] = outcome
+        return outcome
+
+    def _describe(self, entry: PluginEntry, plugin: object, foreign: list[str]) -> LoadedPlugin:
+        provenance = entry.provenance
+        _contract.check_object(entry.kind, plugin, provenance)
+        name = f"{entry.kind}/{entry.name}"
+        with self._lock:
+            if self._manager.has_plugin(name):
+                # Another distribution's plugin of this name: both are described, so that `replaces` can settle it.
+                name = f"{name} ({provenance.distribution or 'registered'})"
+            try:
+                self._manager.register(plugin, name=name)
+            except ValueError as error:
+                raise ContractError(
+                    f"{provenance}: this very object is a plugin already; every plugin needs one of its own ({error})",
+                    plugin=provenance.plugin,
+                ) from None
+            except pluggy.PluginValidationError as error:
+                raise ContractError(f"{provenance}: {error}", plugin=provenance.plugin) from None
+        try:
+            spec = self.call(plugin, f"hardpoint_{entry.kind}")
+            requires = requires_hardpoint(entry.record) if entry.record is not None else None
+            remarks = _contract.check_spec(entry.kind, spec, provenance, requires)
+        except BaseException:
+            # Nothing half-registered stays behind.
+            self._manager.unregister(plugin)
+            raise
+        if foreign:
+            remarks.append(
+                f"{provenance} is not light: loading {provenance.target!r} also imported {', '.join(foreign)}; "
+                "a plugin module may import the standard library and hardpoint only"
+            )
+        for remark in remarks:
+            log_once(logger, 30, "%s", remark)
+        reasons = tuple(Reason(code=ReasonCode.CONTRACT, message=remark) for remark in remarks)
+        return LoadedPlugin(entry=entry, plugin=plugin, spec=spec, remarks=reasons)
+
+    def call(self, plugin: object, hook: str, **arguments: object) -> Any:  # Any: each hook returns its own type
+        """Call one plugin's implementation of a hook, alone, with the arguments that it asks for."""
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+            if implementation.plugin is plugin:
+                return implementation.function(*(arguments[name] for name in implementation.argnames))
+        return None
+
+    def load_class(
+        self,
+        loaded: LoadedPlugin,
+        base: type,
+        *,
+        phase: Phase,
+        inspecting: bool = False,
+        raise_as: Callable[[Failure], HardpointError] | None = None,
+    ) -> type[Any] | Failure:
+        """The class behind a descriptor's lazy target, checked against `base`. The outcome is kept, as in `load`."""
+        key = (*loaded.entry.key, "class")
+        outcome = self._classes.get(key)
+        if outcome is None:
+            outcome = self._flight.run(
+                key,
+                lambda: self._load_class_now(key, loaded, base, phase, inspecting, raise_as),
+                timeout_seconds=LOAD_TIMEOUT_SECONDS,
+                reentered=_reentered_load,
+                timed_out=_load_timed_out,
+            )
+        if isinstance(outcome, Failure) and raise_as is not None:
+            raise_recorded(outcome, loaded.provenance, raise_as)
+        return outcome
+
+    def _load_class_now(
+        self,
+        key: tuple[str, ...],
+        loaded: LoadedPlugin,
+        base: type,
+        phase: Phase,
+        inspecting: bool,
+        raise_as: Callable[[Failure], HardpointError] | None,
+    ) -> type[Any] | Failure:
+        known = self._classes.get(key)
+        if known is not None:
+            return known
+        self._flight.note_progress(key, str(loaded.provenance))
+        text = loaded.spec.target
+        target = Target.parse(text)
+
+        def load() -> type[Any]:
+            if target is None:
+                raise ContractError(f"{loaded.provenance}: target {text!r}", plugin=loaded.provenance.plugin)
+            cls = import_target(target, loaded.provenance)
+            dead = _contract.check_class(cls, base, loaded.provenance, text)
+            if dead:
+                self._dead_members[key] = dead
+                log_once(
+                    logger, 20, "%s: %s defines members that the contract does not know: %s",
+                    loaded.provenance, text, ", ".join(dead),
+                )  # fmt: skip
+            if loaded.entry.kind == "backend":
+                _contract.check_validate_signature(cls, loaded.provenance)
+            return cls  # type: ignore[no-any-return]  # checked to be a class
+
+        def remember(failure: Failure) -> HardpointError:
+            self._classes[key] = failure
+            return raise_as(failure) if raise_as is not None else failure.as_cause()
+
+        outcome = attempt(
+            load,
+            phase=phase,
+            provenance=loaded.provenance,
+            own_modules=target.modules if target is not None else (),
+            inspecting=inspecting,
+            raise_as=None if raise_as is None else remember,
+        )
+        if not (isinstance(outcome, Failure) and outcome.outcome is Outcome.BUG):
+            self._classes[key] = outcome
+        return outcome
+
+    def dead_members(self, loaded: LoadedPlugin) -> list[str]:
+        """Public members of the loaded class that the contract does not know."""
+        return self._dead_members.get((*loaded.entry.key, "class"), [])
+
+    def outcome_of(self, entry: PluginEntry) -> LoadedPlugin | Failure | None:
+        """What became of loading it so far; None: not tried."""
+        return self._loaded.get(entry.key)
+
+
+def raise_recorded(failure: Failure, provenance: Provenance, raise_as: Callable[[Failure], HardpointError]) -> None:
+    """Raise the error of an explicit request for a failure that was recorded earlier, from a fresh cause."""
+    if failure.outcome is Outcome.CONTRACT:
+        error = failure.as_cause()
+        if isinstance(error, ContractError):
+            error.plugin = provenance.plugin
+        raise error
+    raise raise_as(failure) from failure.as_cause()
+
+
+def gatekeeping(entry: PluginEntry, settings: Settings) -> Reason | None:
+    """Why a plugin is not even loaded: disabled, not among the allowed, or untrusted. None: go on."""
+    distribution = normalise_distribution(entry.provenance.distribution or "")
+    labels = {f"{entry.kind}/{entry.name}", distribution} - {""}
+    if labels & set(settings.disabled_plugins):
+        return Reason(
+            code=ReasonCode.BLOCKED,
+            message=f"{entry.provenance} is disabled by HARDPOINT_DISABLED_PLUGINS",
+            remedy="take it out of HARDPOINT_DISABLED_PLUGINS",
+        )
+    allowed = settings.plugins
+    if allowed and not labels & set(allowed) and _mentions_kind(entry.kind, allowed):
+        return Reason(
+            code=ReasonCode.BLOCKED,
+            message=f"{entry.provenance} is not among HARDPOINT_PLUGINS",
+            remedy=f"add {entry.kind}/{entry.name} to HARDPOINT_PLUGINS",
+        )
+    if entry.record is not None and not entry.record.trusted and distribution not in allowed:
+        return Reason(
+            code=ReasonCode.UNTRUSTED,
+            message=f"{entry.provenance} is not trusted: {entry.record.untrusted_reason}",
+            remedy=f"install it, or set HARDPOINT_PLUGINS={entry.provenance.distribution}",
+        )
+    return None
+
+
+def _mentions_kind(kind: str, allowed: Sequence[str]) -> bool:
+    # A distribution may bring plugins of both kinds, so that naming one limits both.
+    return any(item.startswith(f"{kind}/") or "/" not in item for item in allowed)
+
+
+def _entry_of(kind: str, record: EntryPointRecord) -> PluginEntry:
+    name = normalise_name(record.name)
+    provenance = Provenance(
+        plugin=f"{kind}/{name}",
+        distribution=record.distribution,
+        version=record.version,
+        target=record.value,
+        file=record.metadata_path,
+    )
+    return PluginEntry(kind=kind, name=name, provenance=provenance, record=record)
+
+
+def _reentered_load(progress: str) -> HardpointError:
+    return ResolutionInProgressError(
+        f"{progress} asks hardpoint for something that needs {progress} itself while it is being loaded; "
+        "move the call out of module scope, into a function"
+    )
+
+
+def _load_timed_out(progress: str) -> HardpointError:
+    return ResolutionTimeoutError(
+        f"waited {LOAD_TIMEOUT_SECONDS:g} s for another thread to load {progress or 'the plugin list'}"
+    )
+
+
+__all__ = ["LoadedPlugin", "PluginEntry", "Registry", "gatekeeping", "raise_recorded"]

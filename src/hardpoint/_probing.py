@@ -1,0 +1,187 @@
+"""The failure rule. Everything that can fail because of the machine goes through `attempt`, on every platform.
+
+An environment failure (`ImportError`, `OSError`, our `EnvironmentFailure`) becomes a `Failure` record, and the next
+candidate is tried; a contract error too. Any other exception is a bug: it propagates as itself, with a note that says
+whose it is. Records hold text only, so that nothing which the failing frames held stays alive.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hardpoint._log import logger
+from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint.errors import ContractError, EnvironmentFailure, HardpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
+
+_PERMISSION_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+# What the dynamic loader of each system says; it gives no other handle.
+_MISSING_LIBRARY: Final = ("cannot open shared object file", "Library not loaded", "DLL load failed")
+_BROKEN_LIBRARY: Final = (
+    "file too short",
+    "invalid ELF header",
+    "wrong ELF class",
+    "undefined symbol",
+    "symbol not found",
+    "not a mach-o file",
+    "incompatible architecture",
+    "is not a valid Win32 application",
+    "does not define module export function",
+)
+_CIRCULAR: Final = ("partially initialized module", "most likely due to a circular import")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong, as text. `outcome` is FAILED, CONTRACT or (while inspecting) BUG."""
+
+    outcome: Outcome
+    phase: Phase
+    reason: Reason
+
+    def as_candidate(self, name: str, provenance: Provenance | None, rank_reason: str | None = None) -> Candidate:
+        return Candidate(
+            name=name,
+            outcome=self.outcome,
+            reasons=(self.reason,),
+            provenance=provenance,
+            phase=self.phase,
+            rank_reason=rank_reason,
+        )
+
+    def as_cause(self) -> HardpointError:
+        """An exception to raise from, where the original one is gone: failures are kept as text."""
+        if self.outcome is Outcome.CONTRACT:
+            return ContractError(self.reason.message, code=self.reason.code, remedy=self.reason.remedy)
+        return EnvironmentFailure(self.reason.message, code=self.reason.code, remedy=self.reason.remedy)
+
+
+def attempt(
+    action: Callable[[], _T],
+    *,
+    phase: Phase,
+    provenance: Provenance,
+    own_modules: tuple[str, ...] = (),
+    inspecting: bool = False,
+    raise_as: Callable[[Failure], HardpointError] | None = None,
+) -> _T | Failure:
+    """Run `action` under the failure rule and return its result, or a `Failure`.
+
+    `own_modules` are the modules that the plugin itself promises: one that cannot be found is the plugin's fault, not
+    the machine's. `inspecting` records a bug instead of letting it pass. `raise_as` turns a failure into the error of
+    an explicit request or of strict mode, raised from the original.
+    """
+    try:
+        return action()
+    except Exception as error:
+        # A plugin boundary: what is not the machine's fault is raised again below.
+        failure = classify(error, phase=phase, own_modules=own_modules)
+        if failure is None:
+            if not inspecting:
+                add_note(error, provenance, phase)
+                raise
+            failure = Failure(Outcome.BUG, phase, _reason(error, ReasonCode.OTHER))
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("%s, %s: %s\n%s", provenance, phase, failure.reason.message, failure.reason.detail)
+        if raise_as is not None and failure.outcome is not Outcome.BUG:
+            if failure.outcome is Outcome.CONTRACT:
+                raise _as_contract_error(error, failure, provenance) from (
+                    error.__cause__ if isinstance(error, ContractError) else error
+                )
+            raise raise_as(failure) from error
+        return failure
+
+
+def classify(error: Exception, *, phase: Phase, own_modules: tuple[str, ...] = ()) -> Failure | None:
+    """What an exception is under the failure rule; None: a programming error."""
+    if isinstance(error, ContractError):
+        return Failure(Outcome.CONTRACT, phase, _reason(error, error.code, error.remedy, prefix=False))
+    if isinstance(error, EnvironmentFailure):
+        code = getattr(error, "code", ReasonCode.OTHER)
+        return Failure(Outcome.FAILED, phase, _reason(error, code, getattr(error, "remedy", None)))
+    if isinstance(error, ImportError):
+        return _classify_import(error, phase, own_modules)
+    if isinstance(error, OSError):
+        return Failure(Outcome.FAILED, phase, _reason(error, _os_error_code(error)))
+    return None
+
+
+def _classify_import(error: ImportError, phase: Phase, own_modules: tuple[str, ...]) -> Failure:
+    text, name = _text(error), error.name or ""
+    if any(sign in text for sign in _CIRCULAR):
+        return Failure(Outcome.FAILED, phase, _reason(error, ReasonCode.CIRCULAR_IMPORT))
+    if name == "hardpoint" or name.startswith("hardpoint."):
+        return Failure(Outcome.CONTRACT, phase, _reason(error, ReasonCode.INCOMPATIBLE_API))
+    if isinstance(error, ModuleNotFoundError):
+        if name in own_modules:
+            return Failure(Outcome.CONTRACT, phase, _reason(error, ReasonCode.CONTRACT))
+        return Failure(Outcome.FAILED, phase, _reason(error, ReasonCode.MISSING_DEPENDENCY))
+    if any(sign in text for sign in _MISSING_LIBRARY):
+        return Failure(Outcome.FAILED, phase, _reason(error, ReasonCode.MISSING_LIBRARY))
+    return Failure(Outcome.FAILED, phase, _reason(error, ReasonCode.BROKEN_IMPORT))
+
+
+def _os_error_code(error: OSError) -> ReasonCode:
+    if isinstance(error, PermissionError) or error.errno in _PERMISSION_ERRNOS:
+        return ReasonCode.PERMISSION
+    if isinstance(error, TimeoutError):
+        return ReasonCode.TIMEOUT
+    text = _text(error)
+    if any(sign in text for sign in _MISSING_LIBRARY):
+        return ReasonCode.MISSING_LIBRARY
+    if any(sign in text for sign in _BROKEN_LIBRARY):
+        return ReasonCode.BROKEN_IMPORT
+    return ReasonCode.OTHER
+
+
+def describe_error(error: BaseException) -> str:
+    """``"<Type>: <message>"``, never blank, whatever the exception's own text does."""
+    return f"{type(error).__name__}: {_text(error) or '(no message)'}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001
+        # The exception of a plugin: even its text may fail.
+        return f"(its text cannot be made: {type(broken).__name__})"
+
+
+def _reason(error: Exception, code: ReasonCode, remedy: str | None = None, *, prefix: bool = True) -> Reason:
+    import traceback
+
+    try:
+        detail = "".join(traceback.format_exception(error))
+    except Exception as broken:  # noqa: BLE001
+        # As above: formatting calls the exception's own code.
+        detail = f"(no traceback: {type(broken).__name__})"
+    message = describe_error(error) if prefix else _text(error) or type(error).__name__
+    return Reason(code=code, message=message, remedy=remedy, detail=detail)
+
+
+def _as_contract_error(error: Exception, failure: Failure, provenance: Provenance) -> ContractError:
+    if isinstance(error, ContractError):
+        return error
+    return ContractError(
+        f"{provenance}: {failure.reason.message} (phase: {failure.phase})",
+        plugin=provenance.plugin,
+        code=failure.reason.code,
+        remedy=failure.reason.remedy,
+    )
+
+
+def add_note(error: BaseException, provenance: Provenance, phase: Phase) -> None:
+    """Say on a bug whose it is, where it happened, and how to go on without that plugin. Once per plugin and phase."""
+    note = (
+        f"hardpoint: raised by {provenance} in phase '{phase}'; "
+        f"to go on without this plugin set HARDPOINT_DISABLED_PLUGINS={provenance.plugin}"
+    )
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)

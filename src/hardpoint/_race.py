@@ -1,0 +1,126 @@
+"""The race: which plugins of a kind take part in a decision, loaded, with what became of those that do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hardpoint._names import normalise_distribution, unknown_name_text
+from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry, gatekeeping
+from hardpoint._probing import Failure
+from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
+from hardpoint.errors import ContractError, HardpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from hardpoint._settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Loaded plugins in order of name, and a candidate for each plugin that is out already."""
+
+    runners: tuple[LoadedPlugin, ...]
+    out: tuple[Candidate, ...]
+
+
+def start_race(
+    registry: Registry,
+    kind: str,
+    settings: Settings,
+    *,
+    names: Sequence[str] | None = None,
+    inspecting: bool = False,
+    raise_as: Callable[[PluginEntry, Failure], HardpointError] | None = None,
+) -> Race:
+    """Load the plugins of a kind, or only those of the given (normalised) names.
+
+    A plugin that cannot be loaded is recorded; `raise_as` makes its environment failure the error of an explicit
+    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`.
+    """
+    runners: list[LoadedPlugin] = []
+    out: list[Candidate] = []
+    by_name: dict[str, list[PluginEntry]] = {}
+    for entry in registry.entries(kind):
+        if names is None or entry.name in names:
+            by_name.setdefault(entry.name, []).append(entry)
+    for entries in by_name.values():
+        admitted: list[LoadedPlugin | tuple[PluginEntry, Failure]] = []
+        for entry in entries:
+            if reason := gatekeeping(entry, settings):
+                outcome = Outcome.UNTRUSTED if reason.code is ReasonCode.UNTRUSTED else Outcome.BLOCKED
+                out.append(_refused(entry, outcome, reason))
+                continue
+            loaded = registry.load(
+                entry,
+                inspecting=inspecting,
+                raise_as=None if raise_as is None else _bind(raise_as, entry),
+            )
+            admitted.append((entry, loaded) if isinstance(loaded, Failure) else loaded)
+        if len(admitted) > 1:
+            winner, losers = _settle(kind, admitted, explicit=raise_as is not None)
+            out += losers
+            runners += winner
+            continue
+        for item in admitted:
+            if isinstance(item, LoadedPlugin):
+                runners.append(item)
+            else:
+                out.append(item[1].as_candidate(item[0].name, item[0].provenance))
+    return Race(tuple(runners), tuple(out))
+
+
+def _bind(
+    raise_as: Callable[[PluginEntry, Failure], HardpointError], entry: PluginEntry
+) -> Callable[[Failure], HardpointError]:
+    return lambda failure: raise_as(entry, failure)
+
+
+def _refused(entry: PluginEntry, outcome: Outcome, reason: Reason) -> Candidate:
+    return Candidate(
+        name=entry.name, outcome=outcome, reasons=(reason,), provenance=entry.provenance, phase=Phase.DISCOVER
+    )
+
+
+def _settle(
+    kind: str, rivals: Sequence[LoadedPlugin | tuple[PluginEntry, Failure]], *, explicit: bool
+) -> tuple[list[LoadedPlugin], list[Candidate]]:
+    """One name, several plugins: the one that says `replaces` wins; without exactly one such, none does."""
+    entries = [item.entry if isinstance(item, LoadedPlugin) else item[0] for item in rivals]
+    distributions = {normalise_distribution(entry.provenance.distribution or "") for entry in entries}
+    replacers = [
+        item
+        for item in rivals
+        if isinstance(item, LoadedPlugin)
+        and item.spec.replaces
+        and normalise_distribution(item.spec.replaces) in distributions
+        and normalise_distribution(item.spec.replaces) != normalise_distribution(item.provenance.distribution or "")
+    ]
+    if len(replacers) == 1:
+        winner = replacers[0]
+        replaced = [entry for entry in entries if entry is not winner.entry]
+        reasons = (Reason(code=ReasonCode.DUPLICATE, message=f"replaced by {winner.provenance}"),)
+        losers = [
+            Candidate(
+                name=e.name, outcome=Outcome.NOT_TRIED, reasons=reasons, provenance=e.provenance, phase=Phase.LOAD
+            )
+            for e in replaced
+        ]
+        return [winner], losers
+    listed = " and ".join(str(entry.provenance) for entry in entries)
+    text = f"{len(entries)} distributions bring a {kind} named {entries[0].name!r}: {listed}"
+    remedy = "uninstall all but one, or name the unwanted distribution in HARDPOINT_DISABLED_PLUGINS"
+    if explicit:
+        raise ContractError(f"{text}; {remedy}", plugin=f"{kind}/{entries[0].name}", code=ReasonCode.DUPLICATE)
+    reason = Reason(code=ReasonCode.DUPLICATE, message=text, remedy=remedy)
+    return [], [
+        Candidate(name=e.name, outcome=Outcome.CONTRACT, reasons=(reason,), provenance=e.provenance, phase=Phase.LOAD)
+        for e in entries
+    ]
+
+
+def unknown_names(registry: Registry, kind: str, names: Iterable[str], also_known: Iterable[str] = ()) -> list[str]:
+    """A sentence for each name that no plugin of the kind has, with the nearest real one."""
+    known = {entry.name for entry in registry.entries(kind)} | set(also_known)
+    return [unknown_name_text(kind, name, known) for name in names if name not in known]

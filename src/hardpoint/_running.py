@@ -1,0 +1,150 @@
+"""Running another program so that it cannot hurt: bounded time, bounded output, no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from typing import IO, TYPE_CHECKING, Final
+
+from hardpoint.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_OUTPUT_BYTES: Final = 4 * 1024 * 1024
+"""What is kept of each stream. The rest is read, so that the program goes on, and thrown away."""
+
+_CHUNK_BYTES: Final = 64 * 1024
+_GRACE_SECONDS: Final = 1.0
+"""How long a killed process may take to end, and an open pipe to close."""
+
+
+class Finished:
+    """How a program ended: `returncode` (negative: killed by that signal), what it printed, whether that was cut."""
+
+    def __init__(self, returncode: int, stdout: _Reader, stderr: _Reader) -> None:
+        self.returncode = returncode
+        self.stdout = stdout.content()
+        self.stderr = stderr.content()
+        self.truncated = stdout.truncated or stderr.truncated
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    described: str,
+    timeout_seconds: float,
+    environment: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+) -> Finished:
+    """Run a program to its end, in a session of its own.
+
+    At the limit, and on any exception such as `KeyboardInterrupt`, it is killed with all that it started, and reaped.
+    Errors: `OSError` where it cannot be started; `EnvironmentFailure` ``timed out after 5 s running <described>``.
+    """
+    process = subprocess.Popen(
+        list(arguments),
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    readers = [_Reader(stream) for stream in (process.stdout, process.stderr) if stream is not None]
+    try:
+        if stdin is not None:
+            _write(process, stdin)
+        process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        gone = end(process)
+        left = "" if gone else f"; it does not end even when killed, and process {process.pid} is still there"
+        raise EnvironmentFailure(
+            f"timed out after {timeout_seconds:g} s running {described}{left}", code="timeout"
+        ) from None
+    finally:
+        # Also what a program that ended has left running in its session.
+        end(process)
+        for reader in readers:
+            reader.finish()
+    return Finished(process.returncode, *readers)
+
+
+def end(process: subprocess.Popen[bytes], grace_seconds: float = _GRACE_SECONDS) -> bool:
+    """Kill a process and its whole group, and reap it. False: it did not end in time (it waits inside the kernel)."""
+    try:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except OSError:
+        # It is gone already, or the rest of its group now belongs to another user.
+        pass
+    try:
+        process.wait(grace_seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def describe_exit(returncode: int) -> str:
+    """``crashed with SIGSEGV``, ``exited with code 3``."""
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        return f"crashed with {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"crashed with signal {-returncode}"
+
+
+def _write(process: subprocess.Popen[bytes], content: bytes) -> None:
+    stream = process.stdin
+    if stream is None:
+        return
+    try:
+        stream.write(content)
+        stream.close()
+    except OSError:
+        # It ended without reading: its exit says more.
+        return
+
+
+class _Reader:
+    """Reads a stream to its end on a thread, so that the program never waits for us, and keeps the beginning."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._chunks: list[bytes] = []
+        self._kept = 0
+        self.truncated = False
+        self._thread = threading.Thread(target=self._read, name="hardpoint-reader", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        descriptor = self._stream.fileno()
+        while True:
+            try:
+                chunk = os.read(descriptor, _CHUNK_BYTES)
+            except OSError:
+                return
+            if not chunk:
+                return
+            room = MAX_OUTPUT_BYTES - self._kept
+            if room > 0:
+                self._chunks.append(chunk[:room])
+                self._kept += len(self._chunks[-1])
+            if len(chunk) > room:
+                self.truncated = True
+
+    def finish(self) -> None:
+        """Wait for the end, which is near: the program is gone.
+
+        Something that left its session may hold the stream still; then the thread ends when that does.
+        """
+        self._thread.join(_GRACE_SECONDS)
+        if not self._thread.is_alive():
+            self._stream.close()
+
+    def content(self) -> bytes:
+        return b"".join(self._chunks)

@@ -1,0 +1,483 @@
+"""Selecting a backend: the candidates in their order, the first valid one, and why each of the others was not taken."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from hardpoint._evaluation import Asked, Depth, Evaluator
+from hardpoint._log import log_once, logger
+from hardpoint._order import arrange
+from hardpoint._probing import Failure, add_note
+from hardpoint._race import Race, start_race, unknown_names
+from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._requests import Request, read_request
+from hardpoint._settings import backend_variable, read_settings, split_names
+from hardpoint.attention import AttentionConfig
+from hardpoint.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    HardpointError,
+    NoBackendError,
+    UnknownBackendError,
+)
+from hardpoint.hookspecs import BackendSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hardpoint._capability import DeviceCapability
+    from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry
+    from hardpoint._settings import Settings
+    from hardpoint.attention import AttentionBackend
+    from hardpoint.platforms import Platform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The chosen backend with all its candidates, as data. `backend` is None only where the platform has no selectable
+    one.
+
+    `source` says who asked: ``argument``, the variable's name or ``automatic``. `layout` is the cache layout that the
+    backend prefers (from depth ``loaded`` on, with a block size). `is_fallback`: a better candidate, or an earlier one
+    of the request, was lost. Pickles; compares by decision, not by the time it took.
+    """
+
+    kind: str
+    config: AttentionConfig
+    platform: str
+    backend: str | None
+    depth: Depth
+    candidates: tuple[Candidate, ...]
+    devices: tuple[int, ...] = (0,)
+    requested: tuple[str, ...] = ()
+    source: str = "automatic"
+    is_fallback: bool = False
+    layout: str | None = None
+    provenance: Provenance | None = None
+    note: str | None = None
+    live: bool = field(default=True, repr=False)
+
+    @property
+    def chosen(self) -> Candidate | None:
+        """The winner's own record."""
+        return next((item for item in self.candidates if item.outcome is Outcome.CHOSEN), None)
+
+    def load(self) -> type[AttentionBackend]:
+        """The backend's class. Imported if it was not yet. Errors: `BackendUnavailableError`, `ContractError`."""
+        from hardpoint._selection_load import load_selected
+
+        return load_selected(self)
+
+    def explain(self) -> str:
+        """A paragraph and a line for every candidate."""
+        who = {"argument": "asked for by argument", "automatic": "chosen automatically"}.get(
+            self.source, f"asked for by {self.source}"
+        )
+        if self.backend is None:
+            head = f"{self.kind} on {self.platform}: no selectable backend: {self.note}"
+        else:
+            fallback = ", as a fallback" if self.is_fallback else ""
+            head = f"{self.kind} on {self.platform}: {self.backend}, {who}{fallback} (depth {self.depth})"
+        lines = [head, f"  for {self.config.describe()}"]
+        for item in self.candidates:
+            why = f" [{item.rank_reason}]" if item.rank_reason else ""
+            remedies = "; ".join(dict.fromkeys(reason.remedy for reason in item.reasons if reason.remedy))
+            lines.append(f"  {item.describe()}{why}" + (f" -> {remedies}" if remedies else ""))
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:  # Any: JSON
+        return {
+            "kind": self.kind,
+            "config": self.config.as_dict(),
+            "platform": self.platform,
+            "backend": self.backend,
+            "depth": str(self.depth),
+            "devices": list(self.devices),
+            "requested": list(self.requested),
+            "source": self.source,
+            "is_fallback": self.is_fallback,
+            "layout": self.layout,
+            "provenance": None if self.provenance is None else self.provenance.as_dict(),
+            "note": self.note,
+            "candidates": [item.as_dict() for item in self.candidates],
+        }
+
+
+def select_backend(
+    platform: Platform,
+    config: AttentionConfig,
+    *,
+    requested: str | Sequence[str] | Selection | None,
+    devices: Sequence[int] | int | None,
+    depth: Depth | str,
+    strict: bool | None,
+) -> Selection:
+    """See `Platform.select_backend`."""
+    try:
+        variable = _VARIABLES[config.kind]
+    except (AttributeError, KeyError):
+        raise ConfigError(f"expected an AttentionConfig, got {config!r}") from None
+    value = platform.machine.variable(variable)
+    registry = platform._registry  # noqa: SLF001  # the core's own members, kept out of a vendor's sight
+    cache = platform._selections  # noqa: SLF001  # as above
+    if requested is not None and not isinstance(requested, (str, Selection)):
+        requested = tuple(requested)
+    if devices is not None and not isinstance(devices, int):
+        devices = tuple(devices)
+    key = (config, requested, devices, depth, strict, value)
+    if registry is not None:
+        # The kernel report changes what is valid once, when it comes to be.
+        known = cache.get(key, (registry.generation, platform.kernel_report is not None))
+        if known is not None:
+            return known
+    selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
+    selection = selector.select(_request_of(requested, value, variable), requested)
+    cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
+    return selection
+
+
+_VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attention")}
+
+
+def valid_backends(
+    platform: Platform,
+    device_capability: DeviceCapability | Sequence[DeviceCapability | None] | None,
+    config: AttentionConfig,
+    *,
+    depth: Depth | str,
+    inspecting: bool = False,
+) -> tuple[list[Candidate], dict[str, Candidate]]:
+    """See `Platform.get_valid_backends`. `inspecting` records a plugin's bug and goes on."""
+    several = isinstance(device_capability, (list, tuple))
+    capabilities = tuple(device_capability) if several else (device_capability,)  # type: ignore[arg-type]
+    selector = _Selector(
+        platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False, inspecting=inspecting
+    )
+    return selector.all_valid()
+
+
+def _request_of(requested: str | Sequence[str] | Selection | None, value: str | None, variable: str) -> Request:
+    if isinstance(requested, Selection):
+        requested = requested.backend or ()
+    return read_request(requested, split_names(value or ""), variable, "backend")
+
+
+class _Selector:
+    """One question, on one platform."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        config: AttentionConfig,
+        *,
+        devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None,
+        depth: Depth | str,
+        strict: bool | None,
+        inspecting: bool = False,
+    ) -> None:
+        if not isinstance(config, AttentionConfig):
+            raise ConfigError(f"expected an AttentionConfig, got {config!r}")
+        self.platform = platform
+        self.config = config
+        self.registry, self.settings = _decided_with(platform)
+        self.strict = self.settings.strict if strict is None else strict
+        self.inspecting = inspecting
+        try:
+            wanted_depth = Depth(depth)
+        except ValueError:
+            raise ConfigError(f"depth={depth!r}: known are {', '.join(Depth)}", field="depth") from None
+        # On a machine that is not live nothing is loaded.
+        self.depth = wanted_depth if platform.machine.live else Depth.STATIC
+        self.devices = self._capabilities(devices)
+        asked = Asked(config, self.devices, self.depth)
+        self.evaluator = Evaluator(platform, self.registry, asked, inspecting=inspecting)
+        self.rank_reasons: dict[str, str] = {}
+
+    def _capabilities(
+        self, devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None
+    ) -> tuple[tuple[int, DeviceCapability | None], ...]:
+        if devices is None:
+            devices = range(self.platform.device_count())
+        elif isinstance(devices, int):
+            devices = (devices,)
+        pairs = tuple(
+            item if isinstance(item, tuple) else (item, self.platform.get_device_capability(item)) for item in devices
+        )
+        if not pairs:
+            raise ConfigError("devices is empty; name at least one", field="devices")
+        return pairs
+
+    def select(self, request: Request, requested: object = None) -> Selection:
+        if self.platform.attention_note is not None:
+            return self._no_selection(request)
+        if self.depth is Depth.READY:
+            self.platform.import_kernels()
+        order = self._order(request)
+        candidates: list[Candidate] = []
+        winner: Candidate | None = None
+        for name, item in order:
+            if winner is not None:
+                candidates.append(self._not_tried(name, item, winner.name))
+                continue
+            candidate = self._consider(name, item, request)
+            if candidate.outcome is Outcome.VALID:
+                candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
+            elif self.strict and name not in request.explicit and _is_failure(candidate):
+                raise self._strict_error(candidate, candidates) from _cause(candidate)
+            candidates.append(candidate)
+        if winner is None:
+            raise self._nothing_left(request, candidates)
+        lost = self._speak_of_losses(request, candidates, winner.name)
+        selection = Selection(
+            kind=self.config.kind,
+            config=self.config,
+            platform=self.platform.name,
+            backend=winner.name,
+            depth=self.depth,
+            candidates=tuple(candidates),
+            devices=tuple(index for index, _ in self.devices),
+            requested=request.names,
+            source=request.source,
+            is_fallback=lost,
+            layout=self.evaluator.layouts.get(winner.name),
+            provenance=winner.provenance,
+            live=self.platform.machine.live,
+        )
+        if isinstance(requested, Selection):
+            self._check_shared_layout(requested, selection)
+        log_once(
+            logger, logging.INFO, "%s on %s: backend %s (%s) for %s",
+            self.config.kind, self.platform.name, winner.name, request.describe(), self.config.describe(),
+        )  # fmt: skip
+        return selection
+
+    def all_valid(self) -> tuple[list[Candidate], dict[str, Candidate]]:
+        if self.platform.attention_note is not None:
+            return [], {}
+        if self.depth is Depth.READY:
+            self.platform.import_kernels()
+        valid: list[Candidate] = []
+        rejected: dict[str, Candidate] = {}
+        for name, item in self._order(Request()):
+            candidate = self._consider(name, item, Request())
+            if candidate.outcome is Outcome.VALID:
+                valid.append(candidate)
+            else:
+                rejected[name] = candidate
+        return valid, rejected
+
+    def _order(self, request: Request) -> list[tuple[str, LoadedPlugin | Candidate]]:
+        """Names in order, each with its loaded plugin, or with the record of what became of it already."""
+        priorities = self._priorities()
+        self.rank_reasons = {item.name: item.reason for item in priorities}
+        if request.explicit:
+            self._refuse_unknown(request, [item.name for item in priorities])
+        race = self._race(request)
+        found: dict[str, LoadedPlugin | Candidate] = {item.name: item for item in race.out}
+        orders = {}
+        foreign = []
+        for loaded in race.runners:
+            found[loaded.name] = loaded
+            spec = loaded.spec
+            if isinstance(spec, BackendSpec) and (spec.kind == self.config.kind or loaded.name in request.explicit):
+                if self.platform.name in spec.platforms or "torch-device" in spec.platforms:
+                    orders[loaded.name] = spec.order
+                else:
+                    foreign.append(loaded.name)
+            else:
+                del found[loaded.name]
+        for item in priorities:
+            if item.name not in found and (request.open or item.name in request.explicit):
+                found[item.name] = _not_installed(item.name, item.distribution)
+        names = arrange([item.name for item in priorities], orders, self.platform.name)
+        # Plugins that could not be loaded said nothing of their place; those of other platforms cannot win.
+        rest = sorted(name for name in found if name not in names and name not in foreign)
+        names = [*(name for name in names if name in found), *rest, *sorted(foreign)]
+        explicit = [name for name in request.explicit if name in found]
+        if request.explicit:
+            missing = [name for name in request.explicit if name not in found]
+            for name in missing:
+                found[name] = _unknown(name, unknown_names(self.registry, "backend", [name]))
+            explicit = list(request.explicit)
+        others = [name for name in names if name not in explicit] if request.open else []
+        return [(name, found[name]) for name in (*explicit, *others)]
+
+    def _priorities(self) -> list[Any]:
+        # The choice may not depend on which device is number 0: the least capable one's table is taken.
+        capability = min(
+            (capability for _, capability in self.devices),
+            key=lambda item: ("", (0, 0), "") if item is None else (item.runtime, item.version or (0, 0), item.arch),
+        )
+        try:
+            return list(self.platform.backend_priorities(capability, self.config))
+        except Exception as error:
+            # The platform plugin's own code; whatever it raises is its bug.
+            add_note(error, _provenance_of(self.platform), Phase.SUPPORT)
+            raise
+
+    def _race(self, request: Request) -> Race:
+        return start_race(
+            self.registry,
+            "backend",
+            self.settings,
+            names=None if request.open else request.explicit,
+            inspecting=self.inspecting,
+            raise_as=self._raise_at_load(request) if request.single else None,
+        )
+
+    def _refuse_unknown(self, request: Request, table: Sequence[str]) -> None:
+        unknown = unknown_names(self.registry, "backend", request.explicit, table)
+        if unknown and (request.single or (len(unknown) == len(request.explicit) and not request.open)):
+            raise UnknownBackendError(f"{'; '.join(unknown)} ({request.describe()})")
+
+    def _raise_at_load(self, request: Request) -> Callable[[PluginEntry, Failure], HardpointError]:
+        def build(entry: PluginEntry, failure: Failure) -> HardpointError:
+            return self._unavailable(request, failure.as_candidate(entry.name, entry.provenance))
+
+        return build
+
+    def _consider(self, name: str, item: LoadedPlugin | Candidate, request: Request) -> Candidate:
+        rank_reason = self.rank_reasons.get(name)
+        if isinstance(item, Candidate):
+            candidate = item if item.rank_reason == rank_reason else replace(item, rank_reason=rank_reason)
+        else:
+            raise_as: Callable[[Failure], HardpointError] | None = None
+            if request.single or (self.strict and name not in request.explicit and not self.inspecting):
+                provenance = item.provenance
+
+                def raise_as(failure: Failure) -> HardpointError:
+                    failed = failure.as_candidate(name, provenance, rank_reason)
+                    return self._unavailable(request, failed) if request.single else self._strict_error(failed, [])
+
+            candidate = self.evaluator.evaluate(item, rank_reason, raise_as)
+        if request.single and candidate.outcome is not Outcome.VALID:
+            raise self._unavailable(request, candidate)
+        return candidate
+
+    def _unavailable(self, request: Request, candidate: Candidate) -> HardpointError:
+        return BackendUnavailableError(
+            f"{self.config.kind} backend {candidate.describe()}{_remedies(candidate)} "
+            f"[{request.describe()}; platform {self.platform.name}; {self.config.describe()}]",
+            candidates=(candidate,),
+        )
+
+    def _strict_error(self, candidate: Candidate, before: Sequence[Candidate]) -> HardpointError:
+        return BackendUnavailableError(
+            f"{self.config.kind} backend {candidate.describe()}{_remedies(candidate)}; strict mode does not "
+            f"go on to the next candidate [platform {self.platform.name}; {self.config.describe()}]",
+            candidates=(*before, candidate),
+        )
+
+    def _not_tried(self, name: str, item: LoadedPlugin | Candidate, winner: str) -> Candidate:
+        if isinstance(item, Candidate):
+            return item
+        reason = Reason(code=ReasonCode.OTHER, message=f"{winner} stands before it and is valid")
+        return Candidate(
+            name=name,
+            outcome=Outcome.NOT_TRIED,
+            reasons=(reason,),
+            provenance=item.provenance,
+            rank_reason=self.rank_reasons.get(name),
+        )
+
+    def _nothing_left(self, request: Request, candidates: Sequence[Candidate]) -> HardpointError:
+        lines = "".join(f"\n  {candidate.describe()}{_remedies(candidate)}" for candidate in candidates)
+        if not candidates:
+            lines = "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa"
+        error = BackendUnavailableError if request.explicit and not request.open else NoBackendError
+        return error(
+            f"no {self.config.kind} backend can run on {self.platform.name} ({request.describe()}) "
+            f"for {self.config.describe()}:{lines}",
+            candidates=candidates,
+        )
+
+    def _speak_of_losses(self, request: Request, candidates: Sequence[Candidate], winner: str) -> bool:
+        """One WARNING for each better candidate that was lost; whether there was any."""
+        lost = False
+        for candidate in candidates:
+            if candidate.outcome is Outcome.CHOSEN:
+                break
+            if not _is_failure(candidate) and candidate.name not in request.explicit:
+                continue
+            lost = True
+            log_once(
+                logger, logging.WARNING, "%s backend %s%s [%s]; using %s instead",
+                self.config.kind, candidate.describe(), _remedies(candidate),
+                candidate.provenance or "no distribution", winner,
+            )  # fmt: skip
+        return lost
+
+    def _no_selection(self, request: Request) -> Selection:
+        note = self.platform.attention_note
+        if request.explicit and not request.open:
+            raise BackendUnavailableError(
+                f"platform {self.platform.name} has no selectable {self.config.kind} backend "
+                f"({request.describe()}): {note}"
+            )
+        return Selection(
+            kind=self.config.kind,
+            config=self.config,
+            platform=self.platform.name,
+            backend=None,
+            depth=self.depth,
+            candidates=(),
+            devices=tuple(index for index, _ in self.devices),
+            requested=request.names,
+            source=request.source,
+            note=note,
+            live=self.platform.machine.live,
+        )
+
+    def _check_shared_layout(self, target: Selection, selection: Selection) -> None:
+        if target.layout != selection.layout:
+            raise BackendUnavailableError(
+                f"{selection.backend} would read the shared cache as {selection.layout}, "
+                f"and it is written as {target.layout} "
+                f"[{self.config.describe()}]",
+                candidates=selection.candidates,
+            )
+
+
+def _decided_with(platform: Platform) -> tuple[Registry, Settings]:
+    """The plugins and settings of a platform: its resolution's, or the process's where it was built by hand."""
+    registry, settings = platform._registry, platform._settings  # noqa: SLF001  # the core's own members
+    if registry is None or settings is None:
+        from hardpoint._process import process
+
+        registry, settings = process().registry, read_settings(platform.machine)
+        platform._attach(registry, settings, Provenance(plugin=f"platform/{platform.name}"))  # noqa: SLF001  # as above
+    return registry, settings
+
+
+def _provenance_of(platform: Platform) -> Provenance:
+    return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # as above
+
+
+def _is_failure(candidate: Candidate) -> bool:
+    return candidate.outcome in (Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED)
+
+
+def _cause(candidate: Candidate) -> HardpointError:
+    return Failure(candidate.outcome, candidate.phase or Phase.LOAD, candidate.reasons[0]).as_cause()
+
+
+def _remedies(candidate: Candidate) -> str:
+    remedies = list(dict.fromkeys(reason.remedy for reason in candidate.reasons if reason.remedy))
+    return f" ({'; '.join(remedies)})" if remedies else ""
+
+
+def _not_installed(name: str, distribution: str | None) -> Candidate:
+    brings = f" ({distribution})" if distribution else ""
+    reason = Reason(
+        code=ReasonCode.NOT_INSTALLED,
+        message=f"its plugin is not installed{brings}",
+        remedy=f"pip install {distribution}" if distribution else None,
+    )
+    return Candidate(name=name, outcome=Outcome.NOT_INSTALLED, reasons=(reason,), phase=Phase.DISCOVER)
+
+
+def _unknown(name: str, sentences: Sequence[str]) -> Candidate:
+    reasons = tuple(Reason(code=ReasonCode.NOT_INSTALLED, message=sentence) for sentence in sentences)
+    return Candidate(name=name, outcome=Outcome.NOT_INSTALLED, reasons=reasons, phase=Phase.DISCOVER)
