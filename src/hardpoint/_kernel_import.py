@@ -33,8 +33,8 @@ _T = TypeVar("_T")
 class KernelImporter:
     """One pass over a platform's modules.
 
-    `records` holds what earlier passes found, and is added to. `originals`, where given, collects the exceptions by module:
-    strict mode raises from one, and its owner forgets them with the end of the run.
+    `records` holds what earlier passes found, and is added to. `originals`, where given, collects the exceptions by
+    module: strict mode raises from one, and its owner forgets them with the end of the run.
     """
 
     def __init__(
@@ -123,8 +123,7 @@ class KernelImporter:
             file = _locate(module.name)
             reason = _with_path(loaded.reason, [*paths, *([file] if file else [])])
             return _record(module, KernelOutcome.BROKEN, reason, bug=loaded.outcome is Outcome.BUG, file=file)
-        file = getattr(loaded, "__file__", None) or next(iter(paths), None)
-        return self._check_operators(module, loaded, file)
+        return self._check_operators(module, loaded, next(iter(paths), None))
 
     def _set_up(self, target: Target) -> None:
         import_target(target, self.provenance)()
@@ -135,7 +134,10 @@ class KernelImporter:
 
         try:
             with import_gate:
-                return import_module(module.name)
+                loaded = import_module(module.name)
+            if file := getattr(loaded, "__file__", None):
+                paths.append(os.path.abspath(file))
+            return loaded
         except ImportError as error:
             if isinstance(error, ModuleNotFoundError):
                 if error.name in module.own_modules:
@@ -184,8 +186,13 @@ class KernelImporter:
 
 
 def _checked_modules(platform: Platform, provenance: Provenance) -> tuple[KernelModule, ...]:
-    modules = tuple(platform.kernel_modules())
-    problems = [f"{item!r} is no KernelModule" for item in modules if not isinstance(item, KernelModule)]
+    declared: object = platform.kernel_modules()
+    if not isinstance(declared, (list, tuple)):
+        problems = [f"it returned {declared!r}; expected a list of KernelModule"]
+        modules: tuple[KernelModule, ...] = ()
+    else:
+        problems = [f"{item!r} is no KernelModule" for item in declared if not isinstance(item, KernelModule)]
+        modules = tuple(item for item in declared if isinstance(item, KernelModule))
     if not problems:
         names = [module.name for module in modules]
         twice = dict.fromkeys(name for name in names if names.count(name) > 1)

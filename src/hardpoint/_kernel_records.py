@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,14 @@ from hardpoint._reasons import Reason, ReasonCode
 from hardpoint.errors import ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from hardpoint._machine import Machine
 
 LISTING: Final = "kernel_modules()"
 """The name of the record that stands for the list of modules itself, where that could not be made."""
+
+_OPERATOR: Final = re.compile(r"[\w.]+(::?[\w.]+)?\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +51,26 @@ class KernelModule:
     setup: str | None = None
 
     def __post_init__(self) -> None:
-        problems = []
-        if not (isinstance(self.name, str) and all(part.isidentifier() for part in self.name.split("."))):
-            problems.append("name is no import name")
+        if problems := list(self._problems()):
+            raise ContractError(f"kernel module {self.name!r}: {'; '.join(problems)}")
+
+    def _problems(self) -> Iterator[str]:
+        # A plugin's author need not use a type checker.
+        values: dict[str, Any] = {member.name: getattr(self, member.name) for member in fields(self)}
+        if not isinstance(values["name"], str) or not all(map(str.isidentifier, values["name"].split("."))):
+            yield "name is no import name"
         for member in ("operators", "benign_messages"):
-            value = getattr(self, member)
+            value = values[member]
             if not isinstance(value, tuple) or not all(isinstance(item, str) and item.strip() for item in value):
                 # A plain string would be taken letter by letter, and an empty message would excuse every failure.
-                problems.append(f"{member} is {value!r}; expected a tuple of texts")
-        if self.unsupported is not None and not isinstance(self.unsupported, Reason):
-            problems.append(f"unsupported is {self.unsupported!r}; expected a Reason")
-        if self.setup is not None and not ((target := Target.parse(self.setup)) and target.attributes):
-            problems.append(f"setup is {self.setup!r}; expected 'package.module:function'")
-        if problems:
-            raise ContractError(f"kernel module {self.name!r}: {'; '.join(problems)}")
+                yield f"{member} is {value!r}; expected a tuple of texts"
+            elif member == "operators" and (odd := [item for item in value if not _OPERATOR.match(item)]):
+                yield f"operator {odd[0]!r} is none of 'name', 'namespace::operator' and 'package.module:attribute'"
+        if values["unsupported"] is not None and not isinstance(values["unsupported"], Reason):
+            yield f"unsupported is {self.unsupported!r}; expected a Reason"
+        setup = values["setup"]
+        if setup is not None and not (isinstance(setup, str) and (target := Target.parse(setup)) and target.attributes):
+            yield f"setup is {setup!r}; expected 'package.module:function'"
 
     @property
     def own_modules(self) -> tuple[str, ...]:

@@ -57,8 +57,8 @@ class KernelState:
     def run(self, platform: Platform, *, inspecting: bool = False) -> KernelReport:
         """Import what has not been tried yet. `inspecting` records a bug, and ignores strict mode.
 
-        Errors: `KernelError` (or `ContractError`) in strict mode; `ResolutionInProgressError` where a kernel module asks
-        for its own import; a programming error of a module, as itself.
+        Errors: `KernelError` (or `ContractError`) in strict mode; `ResolutionInProgressError` where a kernel module
+        asks for its own import; a programming error of a module, as itself.
         """
         report = self.report
         if report is None:
@@ -118,10 +118,12 @@ class KernelState:
                 reasons=(found.reason,),
             )
         if found is None:
-            close = near_miss(operator, dir(sys.modules.get(name)))
+            loaded = sys.modules.get(name)
+            close = near_miss(operator, dir(loaded)) if loaded is not None else None
+            guess = f"; did you mean {close!r}?" if close else ""
+            alone = "" if loaded is not None else ": it only registers them; ask for 'namespace::operator'"
             raise MissingOperatorError(
-                f"kernel module {name} is imported and has no operator {operator!r}"
-                + (f"; did you mean {close!r}?" if close else "")
+                f"kernel module {name} is imported and has no operator {operator!r}{alone}{guess}"
             )
         return found
 
