@@ -1,18 +1,21 @@
 """The machine: the only thing through which Hardpoint and its plugins look at the outside world.
 
 `Machine` is the question, `LiveMachine` (`_machine_live.py`) asks this computer, `InMemoryMachine`
-(`_machine_memory.py`) answers from data. Nothing below the command line reads the environment, the file tree, a vendor's library
-or tool in another way, so that what was decided can be replayed and tested anywhere.
+(`_machine_memory.py`) answers from data. Nothing below the command line reads the environment, the file tree, a
+vendor's library or tool in another way, so that what was decided can be replayed and tested anywhere.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+Json: TypeAlias = Any
+"""What JSON can hold. Python's types cannot say it usefully: every look into it would need a cast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,7 @@ class Machine(ABC):
 
     @abstractmethod
     def distribution_version(self, name: str) -> str | None:
-        """The version of an installed distribution, from its metadata, in any spelling; None where it is not installed."""
+        """The version of an installed distribution, from its metadata; any spelling of its name. None: not installed."""
 
     @abstractmethod
     def find_tool(self, name: str) -> str | None:
@@ -118,7 +121,8 @@ class Machine(ABC):
     def run_tool(self, arguments: Sequence[str], *, timeout_seconds: float | None = None) -> ToolResult:
         """Run a tool to its end. A tool that does not answer in time is killed and reaped.
 
-        Default limit: ``HARDPOINT_PROBE_TIMEOUT``. Errors: `OSError` where it cannot be started, `EnvironmentFailure` with code
+        Its words are English, its input is empty, and of each stream it prints the first 4 MiB are kept. Default limit:
+        ``HARDPOINT_PROBE_TIMEOUT``. Errors: `OSError` where it cannot be started, `EnvironmentFailure` with code
         ``timeout`` (``timed out after 5 s running xyz-smi -q``).
         """
 
@@ -131,10 +135,12 @@ class Machine(ABC):
         arguments: Sequence[str | int | float | bool | None] = (),
         timeout_seconds: float | None = None,
         isolated: bool | None = None,
-    ) -> Any:  # Any: JSON
-        """Ask a vendor library through the function ``"module:function"``, and record its JSON answer or failure by `key`.
+    ) -> Json:
+        """Ask a vendor library through the function ``"module:function"``; its JSON answer is recorded by `key`.
 
-        The live machine runs it, in this process (`isolated` false, the default) or in a child of its own, where a crash, an
-        exit and an endless loop become an `EnvironmentFailure`. An environment failure inside is raised as it was; a bug
-        propagates. A machine that is not live answers from its record. Errors there: `NotRecorded`.
+        The live machine runs it, in this process or in a child of its own (`isolated`; None: as ``HARDPOINT_PROBE``
+        says), where a crash, an exit and an endless loop become an `EnvironmentFailure`; only there the limit holds. An
+        environment failure inside is raised as it was; a bug propagates; a target that is not there, or answers with
+        what is not JSON, is a `ContractError`. A machine that is not live answers from its record, or raises
+        `NotRecorded`.
         """

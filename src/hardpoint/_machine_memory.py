@@ -7,7 +7,7 @@ import os
 import posixpath
 from collections import Counter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hardpoint._machine import Machine, ToolResult, command_line
 from hardpoint._names import normalise_distribution
@@ -16,15 +16,18 @@ from hardpoint.errors import NotRecorded
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from hardpoint._machine import Json
+
 
 class InMemoryMachine(Machine):
     """A machine made of what it is given; everything else is absent, and what nobody recorded is `NotRecorded`.
 
-    - `files`: content by path, or the `OSError` that reading it raises. Their folders exist; `directories` adds empty ones, and a
-      mapping there may name the error that listing one raises.
+    - `files`: content by path, or the `OSError` that reading it raises. Their folders exist; `directories` adds empty
+      ones, and a mapping there may name the error that listing one raises.
     - `links`: what a path is a link to. `read_only`: paths that may not be opened for writing (and all below).
-    - `distributions`: versions by name. `tools`: by name or by whole command line (``"xyz-smi -q"``) a `ToolResult`, the text it
-      prints, a function of the arguments, or the error it ends with. `probes`: by key the JSON answer or the error.
+    - `distributions`: versions by name. `tools`: by name or by whole command line (``"xyz-smi -q"``) a `ToolResult`,
+      the text it prints, a function of the arguments, or the error it ends with.
+    - `probes`: by key the JSON answer or the error.
     - Unknown is None: `cpu_count`, `affinity`, `total_memory_bytes`, `user_id`.
 
     The inputs are copied. `questions` counts what was asked, as ``"read /proc/cpuinfo"``.
@@ -50,7 +53,7 @@ class InMemoryMachine(Machine):
         total_memory_bytes: int | None = None,
         distributions: Mapping[str, str] | None = None,
         tools: Mapping[str, str | ToolResult | Exception | Callable[[Sequence[str]], ToolResult]] | None = None,
-        probes: Mapping[str, Any] | None = None,  # Any: JSON, or an exception
+        probes: Mapping[str, Json | Exception] | None = None,
     ) -> None:
         self._system = system
         self._architecture = architecture
@@ -183,7 +186,7 @@ class InMemoryMachine(Machine):
         arguments: Sequence[str | int | float | bool | None] = (),
         timeout_seconds: float | None = None,
         isolated: bool | None = None,
-    ) -> Any:  # Any: JSON
+    ) -> Json:
         self.questions[f"probe {key}"] += 1
         if key not in self._probes:
             raise NotRecorded(f"this machine has no record of the probe {key!r} ({target})", code="other")
@@ -230,7 +233,7 @@ def _fresh(error: Exception | None) -> Exception:
     return copy.copy(error).with_traceback(None)  # type: ignore[union-attr]  # callers have checked
 
 
-def _copy(value: Any) -> Any:  # Any: JSON
+def _copy(value: Json) -> Json:
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -5,10 +5,12 @@ It is what a snapshot is made of. An entry is ``{"value": …}`` or ``{"error": 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from hardpoint._machine import Json
 
 MAX_ENTRIES: Final = 4096
 """Questions kept per kind. What comes later is counted, and not kept."""
@@ -43,7 +45,7 @@ _SECRET: Final = ("TOKEN", "KEY", "SECRET", "PASS")
 
 
 def may_record_variable(name: str, owned: Iterable[str] = ()) -> bool:
-    """Whether a variable's value may be written down: ours, a plugin's own (`owned` names or prefixes), or a reviewed one.
+    """Whether a variable's value may be written down: ours, a plugin's own (names or prefixes), or a reviewed one.
 
     A name that sounds like a secret never enters, whoever owns it.
     """
@@ -53,47 +55,72 @@ def may_record_variable(name: str, owned: Iterable[str] = ()) -> bool:
     return name in _NAMES or name.startswith((*_PREFIXES, *owned))
 
 
+def plain(value: object) -> Json:
+    """A copy of JSON data: tuples as lists, subclasses of `str` and numbers as what they stand for.
+
+    Errors: `TypeError` or `ValueError` for what JSON cannot hold.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if value - value != 0.0:
+            raise ValueError(f"JSON cannot hold {value!r}; unknown is None")
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        strange = next((key for key in value if not isinstance(key, str)), None)
+        if strange is not None:
+            raise TypeError(f"JSON's keys are strings, not {type(strange).__name__}: {strange!r}")
+        return {str.__str__(key): plain(item) for key, item in value.items()}
+    raise TypeError(f"JSON cannot hold {type(value).__name__}: {value!r:.200}")
+
+
 class Record:
     """Entries by kind of question and by question. A few dictionary writes per question; safe in threads and forks."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, dict[Any, dict[str, Any]]] = {}  # Any: JSON, and questions that can be keys
+        self._kinds: dict[str, dict[str, dict[str, Json]]] = {}
         self._total = 0
         self._left_out = 0
 
-    def note(self, kind: str, question: object, value: object) -> None:
+    def note(self, kind: str, question: str, value: object) -> None:
         """Write down an answer: JSON data."""
         self._write(kind, question, {"value": value})
 
-    def note_text(self, kind: str, question: object, value: bytes) -> None:
+    def note_text(self, kind: str, question: str, value: bytes) -> None:
         """Write down a file's content; a long one is cut, and says so."""
         self._total += min(len(value), MAX_TEXT)
         if self._total > MAX_TOTAL:
             self._left_out += 1
             return
-        entry: dict[str, Any] = {"value": value[:MAX_TEXT].decode("utf-8", "surrogateescape")}
+        entry: dict[str, Json] = {"value": value[:MAX_TEXT].decode("utf-8", "surrogateescape")}
         if len(value) > MAX_TEXT:
             entry["length"] = len(value)
         self._write(kind, question, entry)
 
-    def note_error(self, kind: str, question: object, error: BaseException) -> None:
+    def note_error(self, kind: str, question: str, error: BaseException) -> None:
         """Write down a failure, as text."""
-        entry: dict[str, Any] = {"type": type(error).__name__, "message": str(error)[:MAX_TEXT]}
+        entry: dict[str, Json] = {"type": type(error).__name__, "message": str(error)[:MAX_TEXT]}
         for name in ("errno", "code", "remedy"):
             value = getattr(error, name, None)
             if isinstance(value, int | str):
                 entry[name] = value if isinstance(value, int) else str(value)
         self._write(kind, question, {"error": entry})
 
-    def as_dict(self) -> dict[str, Any]:  # Any: JSON
+    def as_dict(self) -> dict[str, Json]:
         """A copy of it all, sorted: a mapping per kind, and how many entries were left out."""
         kinds = {
-            kind: {key: dict(entry) for key, entry in sorted(entries.copy().items(), key=lambda item: str(item[0]))}
+            kind: {key: dict(entry) for key, entry in sorted(entries.copy().items())}
             for kind, entries in sorted(self._kinds.copy().items())
         }
         return {**kinds, "left_out": self._left_out}
 
-    def _write(self, kind: str, question: object, entry: dict[str, Any]) -> None:
+    def _write(self, kind: str, question: str, entry: dict[str, Json]) -> None:
         entries = self._kinds.setdefault(kind, {})
         if len(entries) >= MAX_ENTRIES and question not in entries:
             self._left_out += 1

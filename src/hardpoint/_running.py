@@ -46,29 +46,31 @@ def run(
     """
     process = subprocess.Popen(
         list(arguments),
+        bufsize=0,
         stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
         start_new_session=True,
     )
-    readers = [_Reader(stream) for stream in (process.stdout, process.stderr) if stream is not None]
+    stdout, stderr = _Reader(process.stdout), _Reader(process.stderr)
     try:
         if stdin is not None:
-            _write(process, stdin)
+            # On a thread: a program that reads nothing must not hold us up.
+            threading.Thread(target=_write, args=(process.stdin, stdin), name="hardpoint-writer", daemon=True).start()
         process.wait(timeout_seconds)
+        timed_out = False
     except subprocess.TimeoutExpired:
-        gone = end(process)
-        left = "" if gone else f"; it does not end even when killed, and process {process.pid} is still there"
-        raise EnvironmentFailure(
-            f"timed out after {timeout_seconds:g} s running {described}{left}", code="timeout"
-        ) from None
+        timed_out = True
     finally:
-        # Also what a program that ended has left running in its session.
-        end(process)
-        for reader in readers:
-            reader.finish()
-    return Finished(process.returncode, *readers)
+        # Also what a program that ended has left running in its session; its group's number is not reused so soon.
+        gone = end(process)
+        stdout.finish()
+        stderr.finish()
+    if timed_out:
+        left = "" if gone else f"; it does not end even when killed: process {process.pid} is still there"
+        raise EnvironmentFailure(f"timed out after {timeout_seconds:g} s running {described}{left}", code="timeout")
+    return Finished(process.returncode, stdout, stderr)
 
 
 def end(process: subprocess.Popen[bytes], grace_seconds: float = _GRACE_SECONDS) -> bool:
@@ -98,13 +100,12 @@ def describe_exit(returncode: int) -> str:
         return f"crashed with signal {-returncode}"
 
 
-def _write(process: subprocess.Popen[bytes], content: bytes) -> None:
-    stream = process.stdin
+def _write(stream: IO[bytes] | None, content: bytes) -> None:
     if stream is None:
         return
     try:
-        stream.write(content)
-        stream.close()
+        with stream:
+            stream.write(content)
     except OSError:
         # It ended without reading: its exit says more.
         return
@@ -113,7 +114,9 @@ def _write(process: subprocess.Popen[bytes], content: bytes) -> None:
 class _Reader:
     """Reads a stream to its end on a thread, so that the program never waits for us, and keeps the beginning."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        if stream is None:
+            raise ValueError("the process was started without pipes")
         self._stream = stream
         self._chunks: list[bytes] = []
         self._kept = 0

@@ -1,7 +1,7 @@
 """Settings: the one place that names our environment variables and says what their values mean.
 
-Values are stripped, and lower-cased where they name things; empty means unset. Plugins own variables under a prefix of their
-own (`hardpoint.hookspecs.Setting`).
+Values are stripped, and lower-cased where they name things; empty means unset. Plugins own variables under a prefix of
+their own (`hardpoint.hookspecs.Setting`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS: Final = ("attention", "mla_attention")
 """The kinds of backends; each has a variable ``HARDPOINT_<KIND>_BACKEND``."""
 
 DESCRIPTIONS: Final[Mapping[str, str]] = {
-    PLATFORM: "the platform, or several in order of preference, comma-separated; a last 'auto' opens the automatic order",
+    PLATFORM: "the platform, or several in order of preference, comma-separated; a last 'auto': or any other",
     "HARDPOINT_ATTENTION_BACKEND": "the attention backend of every layer, or several in order of preference",
     "HARDPOINT_MLA_ATTENTION_BACKEND": "the same for latent attention",
     PLUGINS: "only these plugins: platform/NAME, backend/NAME or a distribution, comma-separated",
@@ -58,8 +58,8 @@ class Settings:
     """What the variables said at one moment. Empty tuples: unset.
 
     `platform` and `backends` hold registry names in order of preference; `plugins` and `disabled_plugins` hold
-    ``platform/NAME``, ``backend/NAME`` or normalised distribution names. `variables` are the variables that were set, as
-    they stood there: what is not among them is a default.
+    ``platform/NAME``, ``backend/NAME`` or normalised distribution names. `variables` are those that were set, with
+    their text: what is not among them is a default.
     """
 
     platform: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ def read_probe_timeout(machine: Machine) -> float:
 
 @lru_cache(maxsize=256)
 def split_names(text: str) -> tuple[str, ...]:
-    """``"Torch-SDPA, auto"`` as registry names: ``("torch_sdpa", "auto")``. Commas or blanks separate; each name once."""
+    """``"Torch-SDPA, auto"`` as registry names: ``("torch_sdpa", "auto")``. Commas or blanks separate; each once."""
     return tuple(dict.fromkeys(normalise_name(item) for item in text.replace(",", " ").split()))
 
 
