@@ -110,29 +110,23 @@ class KernelImporter:
         return replace(record, seconds=time.perf_counter() - started)
 
     def _import(self, module: KernelModule) -> KernelRecord:
-        if module.setup is not None and (target := Target.parse(module.setup)) is not None:
-            done = self._attempt(lambda: self._set_up(target), name=module.name, own_modules=target.modules)
-            if isinstance(done, Failure):
-                reason = replace(done.reason, message=f"its setup {module.setup} failed: {done.reason.message}")
-                return _record(module, KernelOutcome.BROKEN, reason, bug=done.outcome is Outcome.BUG)
         paths: list[str] = []
         loaded = self._attempt(lambda: self._load(module, paths), name=module.name)
-        if isinstance(loaded, Reason):
-            return _record(module, KernelOutcome.ABSENT, loaded)
+        if isinstance(loaded, KernelRecord):
+            return loaded
         if isinstance(loaded, Failure):
             file = _locate(module.name)
             reason = _with_path(loaded.reason, [*paths, *([file] if file else [])])
             return _record(module, KernelOutcome.BROKEN, reason, bug=loaded.outcome is Outcome.BUG, file=file)
         return self._check_operators(module, loaded, next(iter(paths), None))
 
-    def _set_up(self, target: Target) -> None:
-        import_target(target, self.provenance)()
-
-    def _load(self, module: KernelModule, paths: list[str]) -> ModuleType | Reason | None:
-        """The module; None where a benign message stands for it; a reason where it is absent."""
+    def _load(self, module: KernelModule, paths: list[str]) -> ModuleType | KernelRecord | None:
+        """The module; None where a benign message stands for it; its record where it is absent or its setup failed."""
         from importlib import import_module
 
         try:
+            if module.setup is not None and _is_found(module) and (failed := self._set_up(module)) is not None:
+                return failed
             with import_gate:
                 loaded = import_module(module.name)
             if file := getattr(loaded, "__file__", None):
@@ -142,7 +136,7 @@ class KernelImporter:
             if isinstance(error, ModuleNotFoundError):
                 if error.name in module.own_modules:
                     self._keep(module.name, error)
-                    return self._absent(module, describe_error(error))
+                    return _record(module, KernelOutcome.ABSENT, self._absent(module, describe_error(error)))
                 raise
             if error.path:
                 paths.append(os.path.abspath(error.path))
@@ -150,6 +144,20 @@ class KernelImporter:
             if any(message in text for message in module.benign_messages):
                 return None
             raise
+
+    def _set_up(self, module: KernelModule) -> KernelRecord | None:
+        target = Target.parse(module.setup or "")
+        if target is None:
+            return None
+
+        def call() -> None:
+            import_target(target, self.provenance)()
+
+        done = self._attempt(call, name=module.name, own_modules=target.modules)
+        if done is None:
+            return None
+        reason = replace(done.reason, message=f"its setup {module.setup} failed: {done.reason.message}")
+        return _record(module, KernelOutcome.BROKEN, reason, bug=done.outcome is Outcome.BUG)
 
     def _absent(self, module: KernelModule, message: str) -> Reason:
         name = module.distribution
@@ -244,6 +252,16 @@ def find_operator(module: ModuleType | None, operator: str) -> Callable[..., Any
     for attribute in path.split("."):
         found = getattr(found, attribute, None)
     return found if callable(found) else None
+
+
+def _is_found(module: KernelModule) -> bool:
+    """Whether there is such a module to import; imports its parent packages. No setup for a module that is absent."""
+    from importlib.util import find_spec
+
+    if module.name in sys.modules:
+        return True
+    with import_gate:
+        return find_spec(module.name) is not None
 
 
 def _locate(name: str) -> str | None:

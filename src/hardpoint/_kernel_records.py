@@ -35,8 +35,8 @@ class KernelModule:
     - `group`: alternatives. The first that can be imported, with all its operators, is taken; later ones are not run.
     - `distribution`: which distribution brings it, for the remedy.
     - `unsupported`: why it is not even tried on this machine.
-    - `setup`: lazy ``"module:function"``, called without arguments right before the import (it asks the operating
-      system for AMX). An environment failure in it counts as one of the module.
+    - `setup`: lazy ``"module:function"``, called without arguments right before the import of a module that is there
+      (it asks the operating system for AMX). An environment failure in it makes the module broken.
 
     Errors: `ContractError` for a value that means nothing.
     """
