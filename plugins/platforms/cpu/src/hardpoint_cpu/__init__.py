@@ -1,0 +1,1 @@
+"""The CPU platform for Hardpoint. The entry point names `hardpoint_cpu.plugin:plugin`."""
