@@ -26,7 +26,7 @@ _HOME = {
     "AttentionSupport": "attention",
     "AttentionVariant": "attention",
     "BackendPriority": "platforms",
-    "BackendSpec": "hookspecs",
+    "BackendSpec": "_backend_spec",
     "Candidate": "_reasons",
     "Depth": "_evaluation",
     "Detection": "hookspecs",
@@ -40,7 +40,7 @@ _HOME = {
     "KernelReport": "_kernels",
     "LiveMachine": "_machine_live",
     "Machine": "_machine",
-    "Order": "hookspecs",
+    "Order": "_backend_spec",
     "Outcome": "_reasons",
     "Phase": "_reasons",
     "Platform": "platforms",
@@ -67,7 +67,7 @@ _HOME = {
     "resolve": "_process",
 }
 _MODULES = ("agreement", "attention", "errors", "hookspecs", "platforms")
-__all__ = [*sorted(_HOME), *_MODULES, "__version__"]
+__all__ = sorted((*_HOME, *_MODULES, "__version__"))
 
 
 def __getattr__(name: str) -> object:
@@ -97,6 +97,8 @@ if TYPE_CHECKING:
     from hardpoint import errors as errors
     from hardpoint import hookspecs as hookspecs
     from hardpoint import platforms as platforms
+    from hardpoint._backend_spec import BackendSpec as BackendSpec
+    from hardpoint._backend_spec import Order as Order
     from hardpoint._capability import DeviceCapability as DeviceCapability
     from hardpoint._capability import normalise_gfx as normalise_gfx
     from hardpoint._capability import parse_compute_capability as parse_compute_capability
@@ -134,10 +136,8 @@ if TYPE_CHECKING:
     from hardpoint.errors import EnvironmentFailure as EnvironmentFailure
     from hardpoint.errors import HardpointError as HardpointError
     from hardpoint.hookspecs import API_VERSION as API_VERSION
-    from hardpoint.hookspecs import BackendSpec as BackendSpec
     from hardpoint.hookspecs import Detection as Detection
     from hardpoint.hookspecs import Device as Device
-    from hardpoint.hookspecs import Order as Order
     from hardpoint.hookspecs import PlatformSpec as PlatformSpec
     from hardpoint.hookspecs import Rank as Rank
     from hardpoint.hookspecs import Setting as Setting

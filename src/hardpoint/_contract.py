@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from hardpoint._names import near_miss
 from hardpoint._reasons import Provenance, ReasonCode
 from hardpoint.errors import ContractError
-from hardpoint.hookspecs import API_VERSION, PROJECT, BackendSpec, HookSpecs, PlatformSpec
+from hardpoint.hookspecs import API_VERSION, PROJECT, HookSpecs, PlatformSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from hardpoint._backend_spec import BackendSpec
 
 HOOKS: Final = {
     "platform": ("hardpoint_platform", "hardpoint_detect", "hardpoint_report"),
     "backend": ("hardpoint_backend", "hardpoint_report"),
 }
 """The hooks of each kind of plugin; all but `hardpoint_report` are mandatory."""
-SPEC_TYPES: Final[dict[str, type[PlatformSpec | BackendSpec]]] = {
-    "platform": PlatformSpec,
-    "backend": BackendSpec,
-}
 OPERATION_KINDS: Final = ("attention", "mla_attention")
 _ALL_HOOKS: Final = tuple(name for name in vars(HookSpecs) if name.startswith("hardpoint_"))
 _MARKER: Final = f"{PROJECT}_impl"
@@ -77,7 +75,7 @@ def _functions(plugin: object) -> Iterator[tuple[str, Any, dict[str, Any] | None
         yield name, raw, marker if isinstance(marker, dict) else None
 
 
-def _argument_problems(hook: str, raw: object) -> Iterator[str]:
+def _argument_problems(hook: str, raw: Callable[..., object]) -> Iterator[str]:
     function = getattr(raw, "__func__", raw)
     allowed = set(inspect.signature(getattr(HookSpecs, hook)).parameters)
     try:
@@ -94,30 +92,41 @@ def _argument_problems(hook: str, raw: object) -> Iterator[str]:
 
 def check_spec(kind: str, spec: object, provenance: Provenance, requires_hardpoint: str | None = None) -> list[str]:
     """Check the descriptor that a plugin returned. Returns remarks; errors: `ContractError` with every problem."""
-    wanted = SPEC_TYPES[kind]
+    if kind == "backend":
+        from hardpoint._backend_spec import BackendSpec
+
+        wanted: type = BackendSpec
+    else:
+        wanted = PlatformSpec
     if not isinstance(spec, wanted):
         raise ContractError(
             f"{provenance}: hardpoint_{kind}() returned {spec!r}; expected a {wanted.__name__}",
             plugin=provenance.plugin,
         )
-    remarks = _check_api(spec.api, provenance, requires_hardpoint)
-    problems = []
-    if not isinstance(spec.target, str) or not _TARGET.match(spec.target):
-        problems.append(f"target {spec.target!r} is not of the form 'package.module:Class'")
-    if isinstance(spec, BackendSpec):
-        if spec.kind not in OPERATION_KINDS:
-            problems.append(f"kind {spec.kind!r} is unknown; known are {', '.join(OPERATION_KINDS)}")
-        for member in ("platforms", "requires", "kernel_modules", "kernel_architectures", "torch_features"):
-            value = getattr(spec, member)
-            if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-                problems.append(f"{member} is {value!r}; expected a tuple of strings")
-        if not spec.platforms:
-            problems.append("platforms is empty; name platforms, or 'torch-device'")
-        if not isinstance(getattr(spec.support, "variants", None), tuple):
-            problems.append(f"support is {spec.support!r}; expected an AttentionSupport")
+    described: Any = spec
+    remarks = _check_api(described.api, provenance, requires_hardpoint)
+    problems = _backend_problems(described) if kind == "backend" else []
+    target: object = described.target
+    if not (isinstance(target, str) and _TARGET.match(target)):
+        problems.append(f"target {target!r} is not of the form 'package.module:Class'")
     if problems:
         raise ContractError(f"{provenance}: " + "; ".join(problems), plugin=provenance.plugin)
     return remarks
+
+
+def _backend_problems(spec: BackendSpec) -> list[str]:
+    problems = []
+    if spec.kind not in OPERATION_KINDS:
+        problems.append(f"kind {spec.kind!r} is unknown; known are {', '.join(OPERATION_KINDS)}")
+    for member in ("platforms", "requires", "kernel_modules", "kernel_architectures", "torch_features"):
+        value = getattr(spec, member)
+        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
+            problems.append(f"{member} is {value!r}; expected a tuple of strings")
+    if not spec.platforms:
+        problems.append("platforms is empty; name platforms, or 'torch-device'")
+    if not isinstance(getattr(spec.support, "variants", None), tuple):
+        problems.append(f"support is {spec.support!r}; expected an AttentionSupport")
+    return problems
 
 
 def _check_api(api: object, provenance: Provenance, requires_hardpoint: str | None) -> list[str]:

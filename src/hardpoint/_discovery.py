@@ -91,7 +91,7 @@ def requires_hardpoint(record: EntryPointRecord) -> str | None:
 
 
 def _requirements(copy: Copy) -> list[str]:
-    stated = [value for name, value in copy.headers() if name == "requires-dist"]
+    stated = [value.strip() for name, value in copy.headers() if name == "requires-dist"]
     if stated or copy.path is None:
         return stated
     try:

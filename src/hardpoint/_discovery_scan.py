@@ -100,12 +100,11 @@ class FolderCopy:
 
     def _own_name(self) -> str:
         """The normalised name from the metadata, or failing that from the folder; `EGG-INFO` takes its egg's."""
-        name = name_and_version(self)[0]
+        # As it stands there: the authority strips nothing before it compares.
+        name = next((value for name, value in self.headers() if name == "name"), "")
         if not name:
             folder, base = os.path.split(self.path)
-            name = (
-                (os.path.basename(folder) if base.lower() == "egg-info" else base).rpartition(".")[0].partition("-")[0]
-            )
+            name = (os.path.basename(folder) if base.lower() == "egg-info" else base).rpartition(".")[0].partition("-")[0]
         return normalise(name)
 
     def parse(self, data: bytes) -> None:
@@ -254,7 +253,7 @@ def name_and_version(copy: Copy) -> tuple[str | None, str | None]:
     found: dict[str, str] = {}
     for name, value in copy.headers():
         if name in {"name", "version"}:
-            found.setdefault(name, value)
+            found.setdefault(name, value.strip())
             if len(found) == 2:
                 break
     return found.get("name") or None, found.get("version") or None

@@ -58,7 +58,7 @@ def parse_headers(text: str) -> Iterator[tuple[str, str]]:
             lines.append(line)
             continue
         if name:
-            yield name, "\n".join(lines).strip()
+            yield name, "\n".join(lines).lstrip(" \t")
             name = ""
         # The e-mail format, which metadata once was, skips these two instead of ending at them.
         if line.startswith((":", "From ")):
@@ -68,4 +68,4 @@ def parse_headers(text: str) -> Iterator[tuple[str, str]]:
             return
         name, lines = title.lower(), [value]
     if name:
-        yield name, "\n".join(lines).strip()
+        yield name, "\n".join(lines).lstrip(" \t")

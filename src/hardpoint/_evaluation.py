@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from hardpoint._backend_spec import BackendSpec
 from hardpoint._kernels import rejection_for, static_rejection_for
 from hardpoint._probing import Failure, attempt
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
 from hardpoint._requirements import requirement_reason
 from hardpoint.errors import ContractError
-from hardpoint.hookspecs import BackendSpec, as_reason
+from hardpoint.hookspecs import as_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hardpoint._flight import import_gate
 from hardpoint.errors import ContractError, ResolutionInProgressError
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from hardpoint._reasons import Provenance
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """``"package.module:object.attribute"``, taken apart."""
 
     module: str

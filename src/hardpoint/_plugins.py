@@ -7,8 +7,7 @@ Outcomes are kept, failures as text, until `hardpoint.reset`. No lock is held wh
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pluggy
 
@@ -21,11 +20,12 @@ from hardpoint._names import normalise_distribution, normalise_name
 from hardpoint._probing import Failure, attempt
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
 from hardpoint.errors import ContractError, HardpointError, ResolutionInProgressError, ResolutionTimeoutError
-from hardpoint.hookspecs import PROJECT, BackendSpec, HookSpecs, PlatformSpec
+from hardpoint.hookspecs import PROJECT, HookSpecs, PlatformSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from hardpoint._backend_spec import BackendSpec
     from hardpoint._settings import Settings
 
 KINDS: Final = ("platform", "backend")
@@ -33,8 +33,7 @@ LOAD_TIMEOUT_SECONDS: Final = 60.0
 """How long a thread waits for another one that is importing the same plugin."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PluginEntry:
+class PluginEntry(NamedTuple):
     """A plugin that is known and not loaded: from metadata, or registered by hand with its object."""
 
     kind: str
@@ -50,8 +49,7 @@ class PluginEntry:
         return self.kind, self.name, distribution, self.provenance.target or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedPlugin:
+class LoadedPlugin(NamedTuple):
     """A plugin whose descriptor is known. `remarks` are what is odd about it and did not stop it."""
 
     entry: PluginEntry
@@ -126,9 +124,10 @@ class Registry:
         """Add a plugin without metadata, checked at once. Errors: `ContractError`; then nothing was added."""
         if kind not in KINDS:
             raise ContractError(f"register(kind={kind!r}): known are {', '.join(KINDS)}")
-        if not isinstance(name, str) or not normalise_name(name):
-            raise ContractError(f"register(name={name!r}): expected a name")
-        name = normalise_name(name)
+        given: object = name
+        name = normalise_name(given) if isinstance(given, str) else ""
+        if not name:
+            raise ContractError(f"register(name={given!r}): expected a name")
         provenance = Provenance(plugin=f"{kind}/{name}", distribution=distribution, target="(registered)")
         entry = PluginEntry(kind=kind, name=name, provenance=provenance, plugin=plugin)
         for other in self.entries(kind):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from hardpoint._log import logger
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
@@ -38,8 +37,7 @@ _BROKEN_LIBRARY: Final = (
 _CIRCULAR: Final = ("partially initialized module", "most likely due to a circular import")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """What went wrong, as text. `outcome` is FAILED, CONTRACT or (while inspecting) BUG."""
 
     outcome: Outcome

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hardpoint._names import normalise_distribution, unknown_name_text
 from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry, gatekeeping
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from hardpoint._settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
+class Race(NamedTuple):
     """Loaded plugins in order of name, and a candidate for each plugin that is out already."""
 
     runners: tuple[LoadedPlugin, ...]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hardpoint._log import log_once, logger
 from hardpoint._names import normalise_name
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Names in order of preference. A last ``auto`` opens the automatic order; no names at all is automatic."""
 
     names: tuple[str, ...] = ()

@@ -75,14 +75,14 @@ class Resolution:
         }
 
 
-@dataclass(slots=True)
 class _Considered:
     """A candidate in the making."""
 
-    loaded: LoadedPlugin
-    detection: Detection | None = None
-    candidate: Candidate | None = None
-    seconds: float = 0.0
+    def __init__(self, loaded: LoadedPlugin) -> None:
+        self.loaded = loaded
+        self.detection: Detection | None = None
+        self.candidate: Candidate | None = None
+        self.seconds = 0.0
 
     @property
     def rank(self) -> int:

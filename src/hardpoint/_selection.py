@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hardpoint._backend_spec import BackendSpec
+from hardpoint._capability import DeviceCapability
 from hardpoint._evaluation import Asked, Depth, Evaluator
 from hardpoint._log import log_once, logger
 from hardpoint._order import arrange
@@ -22,12 +24,10 @@ from hardpoint.errors import (
     NoBackendError,
     UnknownBackendError,
 )
-from hardpoint.hookspecs import BackendSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from hardpoint._capability import DeviceCapability
     from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry
     from hardpoint._settings import Settings
     from hardpoint.attention import AttentionBackend
@@ -150,8 +150,11 @@ def valid_backends(
     inspecting: bool = False,
 ) -> tuple[list[Candidate], dict[str, Candidate]]:
     """See `Platform.get_valid_backends`. `inspecting` records a plugin's bug and goes on."""
-    several = isinstance(device_capability, (list, tuple))
-    capabilities = tuple(device_capability) if several else (device_capability,)  # type: ignore[arg-type]
+    capabilities = (
+        (device_capability,)
+        if device_capability is None or isinstance(device_capability, DeviceCapability)
+        else tuple(device_capability)
+    )
     selector = _Selector(
         platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False, inspecting=inspecting
     )

@@ -6,12 +6,13 @@ kinds (a pipeline): only decisions that two ranks both made are compared.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hardpoint.errors import DisagreementError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hardpoint._fingerprint import Decision, Fingerprint
 
@@ -22,15 +23,15 @@ def check_agreement(fingerprints: Mapping[int, Fingerprint] | Sequence[Fingerpri
     Fingerprints by rank, or in rank order. Errors: `DisagreementError`, with one paragraph per difference that lists
     ranks, backends, layouts and each rank's reasons.
     """
-    by_rank = dict(fingerprints) if hasattr(fingerprints, "keys") else dict(enumerate(fingerprints))
+    by_rank = dict(fingerprints.items() if isinstance(fingerprints, Mapping) else enumerate(fingerprints))
     problems = []
-    for label, value_of in (
-        ("platform", lambda f: f.platform),
-        ("hardpoint version", lambda f: f.hardpoint_version),
-        ("platform plugin version", lambda f: f.platform_version or "unknown"),
-        ("fingerprint schema", lambda f: str(f.schema)),
+    for label, member in (
+        ("platform", "platform"),
+        ("hardpoint version", "hardpoint_version"),
+        ("platform plugin version", "platform_version"),
+        ("fingerprint schema", "schema"),
     ):
-        values = {rank: value_of(fingerprint) for rank, fingerprint in sorted(by_rank.items())}
+        values = {rank: getattr(fingerprint, member) or "unknown" for rank, fingerprint in sorted(by_rank.items())}
         if len(set(values.values())) > 1:
             problems.append(f"{label}: " + ", ".join(f"rank {rank}: {value}" for rank, value in values.items()))
     shared: dict[tuple[str, str], dict[int, Decision]] = {}
@@ -57,9 +58,8 @@ def common_choice(valid: Mapping[int, Sequence[str]] | Sequence[Sequence[str]]) 
     `valid` holds each rank's valid backends, best first, by rank or in rank order. The result does not depend on the
     order of ranks. Errors: `DisagreementError` where there is none, with each rank's list.
     """
-    by_rank: dict[int, list[str]] = {
-        rank: list(names) for rank, names in (valid.items() if hasattr(valid, "items") else enumerate(valid))
-    }
+    items = valid.items() if isinstance(valid, Mapping) else enumerate(valid)
+    by_rank: dict[int, list[str]] = {rank: list(names) for rank, names in items}
     if not by_rank:
         raise DisagreementError("no rank told what is valid on it")
     common = set.intersection(*(set(names) for names in by_rank.values()))

@@ -37,9 +37,11 @@ from hardpoint._reasons import Reason, ReasonCode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hardpoint._backend_spec import BackendSpec as BackendSpec
+    from hardpoint._backend_spec import Order as Order
+    from hardpoint._backend_spec import ReportSection as ReportSection
     from hardpoint._capability import DeviceCapability
     from hardpoint._machine import Machine
-    from hardpoint.attention import AttentionSupport
 
 API_VERSION: Final = (1, 0)
 """The plugin contract's version. A plugin of an equal major and a minor not newer than this is taken."""
@@ -82,47 +84,6 @@ class PlatformSpec:
     settings: tuple[Setting, ...] = ()
     replaces: str | None = None
     profiles: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """Where a backend wants to stand that a platform's own table does not know: before or after named ones.
-
-    `platforms` limits the wish to these platforms (empty: all).
-    """
-
-    before: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendSpec:
-    """A backend's descriptor.
-
-    - `kind`: ``attention`` or ``mla_attention``.
-    - `platforms`: names of platforms, or ``torch-device``: any platform that declares `torch_features` (see
-    `Platform`).
-    - `target`: the lazy ``"package.module:Class"`` of an `AttentionBackend`.
-    - `requires`: requirement specifiers of packages, checked from metadata before anything is imported.
-    - `kernel_modules`: names or groups of the platform's kernel modules that it needs.
-    - `kernel_architectures`: architectures its binaries were built for (``sm_90a``, ``gfx942``; a trailing ``*`` is a
-      prefix); empty: not stated.
-    - `support`: the declared support.
-    """
-
-    kind: str
-    platforms: tuple[str, ...]
-    target: str
-    support: AttentionSupport
-    api: tuple[int, int] | None = None
-    requires: tuple[str, ...] = ()
-    kernel_modules: tuple[str, ...] = ()
-    kernel_architectures: tuple[str, ...] = ()
-    torch_features: tuple[str, ...] = ()
-    order: Order = field(default_factory=Order)
-    settings: tuple[Setting, ...] = ()
-    replaces: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,14 +181,6 @@ def as_reason(item: str | Reason, code: ReasonCode = ReasonCode.OTHER) -> Reason
     return item if isinstance(item, Reason) else Reason(code=code, message=str(item))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportSection:
-    """A section that a plugin adds to the doctor's report: a title and lines of ``(label, value)``."""
-
-    title: str
-    lines: tuple[tuple[str, str], ...]
-
-
 class HookSpecs:
     """The hooks. Everything but `hardpoint_report` is mandatory for a plugin of its kind."""
 
@@ -250,3 +203,17 @@ class HookSpecs:
     def hardpoint_report(self, machine: Machine) -> Sequence[ReportSection]:
         """Sections for the doctor. Optional."""
         raise NotImplementedError
+
+
+_LATE: Final = ("BackendSpec", "Order", "ReportSection")
+
+
+def __getattr__(name: str) -> object:
+    # Resolving a platform needs none of these, and every class costs a fraction of a millisecond of start-up.
+    if name in _LATE:
+        from hardpoint import _backend_spec
+
+        value: object = getattr(_backend_spec, name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

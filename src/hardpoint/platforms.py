@@ -9,8 +9,7 @@ exist raises `AttributeError`, as everywhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hardpoint.errors import ConfigError
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from hardpoint._capability import DeviceCapability
     from hardpoint._evaluation import Depth
-    from hardpoint._kernels import KernelModule, KernelReport
+    from hardpoint._kernels import KernelModule, KernelReport, KernelState
     from hardpoint._machine import Machine
     from hardpoint._plugins import Registry
     from hardpoint._reasons import Candidate, Provenance
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
     from hardpoint.hookspecs import Device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendPriority:
+class BackendPriority(NamedTuple):
     """One line of a platform's order: a backend's name, why it stands here, and which distribution brings it."""
 
     name: str
@@ -64,12 +62,10 @@ class Platform(ABC):
     graph. None: it has them."""
 
     def __init__(self, machine: Machine, devices: Sequence[Device]) -> None:
-        from hardpoint._kernels import KernelState
         from hardpoint._selection_cache import SelectionCache
 
         self._machine = machine
         self._devices = tuple(devices)
-        self._kernel_state = KernelState()
         self._selections = SelectionCache()
         self._registry: Registry | None = None
         self._settings: Settings | None = None
@@ -122,7 +118,7 @@ class Platform(ABC):
 
     def device(self, index: int = 0) -> Device:
         """*Final.* One device by logical index. Errors: `ConfigError` where there is none of that number."""
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(self._devices):
+        if type(index) is not int or not 0 <= index < len(self._devices):
             raise ConfigError(
                 f"{self.name} has no device {index!r}: it has {len(self._devices)}, numbered from 0", field="device"
             )
@@ -156,7 +152,8 @@ class Platform(ABC):
         """The torch module for the device type (``torch.cuda``). Imports torch."""
         import torch
 
-        return torch.get_device_module(self.device_type)
+        module: ModuleType = torch.get_device_module(self.device_type)
+        return module
 
     def set_device(self, index: int = 0) -> None:
         """*Recommended.* Make the device this thread's current one. May initialise it."""
@@ -225,6 +222,16 @@ class Platform(ABC):
         """*Recommended.* The native modules for `import_kernels`, in order. Asks the machine; imports nothing."""
         return ()
 
+    @property
+    def _kernel_state(self) -> KernelState:
+        found: KernelState | None = self.__dict__.get("_kernels")
+        if found is None:
+            from hardpoint._kernels import KernelState
+
+            # One step of the interpreter: of several threads' new states the first is kept.
+            found = self.__dict__.setdefault("_kernels", KernelState())
+        return found
+
     def import_kernels(self) -> KernelReport:
         """*Final.* Import the native modules and check the operators that they promise. Once; the result is kept.
 
@@ -237,7 +244,8 @@ class Platform(ABC):
     @property
     def kernel_report(self) -> KernelReport | None:
         """*Final.* What `import_kernels` found; None while it has not run."""
-        return self._kernel_state.report
+        state: KernelState | None = self.__dict__.get("_kernels")
+        return None if state is None else state.report
 
     def get_operator(self, module: str, operator: str) -> Callable[..., Any]:  # Any: operators differ
         """*Final.* An operator of a kernel module, which `import_kernels` is run for if need be.
