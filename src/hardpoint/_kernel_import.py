@@ -19,6 +19,7 @@ from hardpoint._kernel_records import LISTING, KernelModule, KernelOutcome, Kern
 from hardpoint._log import logger
 from hardpoint._probing import Failure, attempt, describe_error
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._shared_object import check_not_truncated
 from hardpoint.errors import ContractError
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ class KernelImporter:
         from importlib import import_module
 
         try:
-            if module.setup is not None and _is_found(module) and (failed := self._set_up(module)) is not None:
+            # No setup, which may change the process, for a module that is not there.
+            present = module.name in sys.modules or _find(module.name)
+            if present and module.setup is not None and (failed := self._set_up(module)) is not None:
                 return failed
             with import_gate:
                 loaded = import_module(module.name)
@@ -254,14 +257,18 @@ def find_operator(module: ModuleType | None, operator: str) -> Callable[..., Any
     return found if callable(found) else None
 
 
-def _is_found(module: KernelModule) -> bool:
-    """Whether there is such a module to import; imports its parent packages. No setup for a module that is absent."""
+def _find(name: str) -> bool:
+    """Whether there is such a module to import, and its file is whole. Imports its parent packages."""
+    from importlib.machinery import EXTENSION_SUFFIXES
     from importlib.util import find_spec
 
-    if module.name in sys.modules:
-        return True
     with import_gate:
-        return find_spec(module.name) is not None
+        spec = find_spec(name)
+    if spec is None:
+        return False
+    if spec.origin is not None and spec.origin.endswith(tuple(EXTENSION_SUFFIXES)):
+        check_not_truncated(os.path.abspath(spec.origin))
+    return True
 
 
 def _locate(name: str) -> str | None:
