@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import importlib_metadata
 
 from hardpoint._discovery_records import GROUPS, DiscoveryFault
-from hardpoint._discovery_scan import EntryPoints, fault_of, name_and_version
+from hardpoint._discovery_scan import EntryPoints, fault_of, name_and_version, name_of_folder
 from hardpoint._discovery_text import normalise, parse_headers
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ForeignCopy:
         self.fault: DiscoveryFault | None = None
         # Private, and still the authority's own answer to which copies belong together.
         own = _attempt(lambda: getattr(distribution, "_normalized_name", None))
-        self.key = own if isinstance(own, str) else normalise(name_and_version(self)[0] or self._described())
+        self.key = own if isinstance(own, str) else normalise(self._own_name())
 
     def read(self) -> None:
         """Take the entry points of our groups, or the fault."""
@@ -58,6 +58,9 @@ class ForeignCopy:
     def _text(self) -> str | None:
         texts = (self._distribution.read_text(name) for name in ("METADATA", "PKG-INFO", ""))
         return next((text for text in texts if text), None)
+
+    def _own_name(self) -> str:
+        return name_and_version(self)[0] or (name_of_folder(self.path) if self.path else self._described())
 
     def _described(self) -> str:
         return self.path or f"a {type(self._distribution).__qualname__} of {type(self._distribution).__module__}"
@@ -85,7 +88,7 @@ def _ask(
         lambda: copies.extend(ForeignCopy(distribution, location) for distribution in find(context(path=list(path))))
     )
     if failure is not None:
-        name: str = location or getattr(find, "__qualname__", repr(find))
+        name = str(location or getattr(find, "__qualname__", find))
         faults.append(fault_of(name, failure, "its distributions cannot be listed"))
     return copies
 

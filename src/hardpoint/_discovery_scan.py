@@ -102,10 +102,7 @@ class FolderCopy:
         """The normalised name from the metadata, or failing that from the folder; `EGG-INFO` takes its egg's."""
         # As it stands there: the authority strips nothing before it compares.
         name = next((value for name, value in self.headers() if name == "name"), "")
-        if not name:
-            folder, base = os.path.split(self.path)
-            name = (os.path.basename(folder) if base.lower() == "egg-info" else base).rpartition(".")[0].partition("-")[0]
-        return normalise(name)
+        return normalise(name or name_of_folder(self.path))
 
     def parse(self, data: bytes) -> None:
         """Take the entry points of our groups, or the fault, from the content of an ``entry_points.txt``."""
@@ -138,6 +135,12 @@ class FolderCopy:
                 # Only names and versions are wanted here, and these are ASCII even where a description is not UTF-8.
                 return parse_headers(data.decode("utf-8", "replace"))
         return iter(())
+
+
+def name_of_folder(path: str) -> str:
+    """The distribution's name as far as a metadata folder's own name tells it, or that of the egg it is in."""
+    folder, base = os.path.split(path)
+    return (os.path.basename(folder) if base.lower() == "egg-info" else base).rpartition(".")[0].partition("-")[0]
 
 
 class Listing:
@@ -202,6 +205,10 @@ def list_entry(location: str) -> Listing:
         eggs = [child for child in children if child.lower() == "egg-info"]
         names += eggs
         odd += eggs
+    if odd:
+        # The authority gathers what seems to be of one name, so that a nameless folder may come before a named one.
+        first_seen = {key: index for index, key in reversed(list(enumerate(map(key_of, names))))}
+        names.sort(key=lambda name: (name.lower() == "egg-info", first_seen[key_of(name)]))
     listing.names = names
     listing.odd = {name: FolderCopy(location, listing.prefix + name) for name in odd}
     return listing

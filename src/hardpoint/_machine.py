@@ -111,7 +111,7 @@ class Machine(ABC):
 
     @abstractmethod
     def distribution_version(self, name: str) -> str | None:
-        """The version of an installed distribution, from its metadata; any spelling of its name. None: not installed."""
+        """The version of an installed distribution, from its metadata, under any spelling; None: not installed."""
 
     @abstractmethod
     def find_tool(self, name: str) -> str | None:

@@ -218,7 +218,7 @@ def _ancestors(path: str) -> list[str]:
 
 
 def _folders_of(paths: Iterable[str], named: Iterable[str]) -> frozenset[str]:
-    folders = {folder for path in paths for folder in _ancestors(path)[:-1]}
+    folders = {"/"} | {folder for path in paths for folder in _ancestors(path)[:-1]}
     return frozenset(folders | {folder for path in named for folder in _ancestors(path)})
 
 

@@ -118,6 +118,11 @@ class Reason:
     device: int | None = None
     detail: str | None = field(default=None, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        # Plugins may write the code's text; an unknown one is their bug.
+        if type(self.code) is not ReasonCode:
+            object.__setattr__(self, "code", ReasonCode(self.code))
+
     def __str__(self) -> str:
         return self.message
 

@@ -197,6 +197,7 @@ class _Selector:
         asked = Asked(config, self.devices, self.depth)
         self.evaluator = Evaluator(platform, self.registry, asked, inspecting=inspecting)
         self.rank_reasons: dict[str, str] = {}
+        self.foreign: list[str] = []
 
     def _capabilities(
         self, devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None
@@ -280,7 +281,7 @@ class _Selector:
         race = self._race(request)
         found: dict[str, LoadedPlugin | Candidate] = {item.name: item for item in race.out}
         orders = {}
-        foreign = []
+        foreign = self.foreign
         for loaded in race.runners:
             found[loaded.name] = loaded
             spec = loaded.spec
@@ -376,6 +377,9 @@ class _Selector:
     def _not_tried(self, name: str, item: LoadedPlugin | Candidate, winner: str) -> Candidate:
         if isinstance(item, Candidate):
             return item
+        if name in self.foreign:
+            # Nothing of it runs: the platform alone refuses it.
+            return self.evaluator.evaluate(item)
         reason = Reason(code=ReasonCode.OTHER, message=f"{winner} stands before it and is valid")
         return Candidate(
             name=name,

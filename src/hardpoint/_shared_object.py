@@ -1,7 +1,7 @@
 """A look at a shared object before it is loaded.
 
-The dynamic loader notices a file of a few bytes. One that was cut off further behind, by an interrupted copy, it maps all
-the same, and the first touch of what is missing ends the process with SIGBUS, which nobody can catch.
+The dynamic loader notices a file of a few bytes. One that was cut off further behind, by an interrupted copy, it maps
+all the same, and the first touch of what is missing ends the process with SIGBUS, which nobody can catch.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hardpoint.errors import EnvironmentFailure
 _PT_LOAD: Final = 1
 _HEADER_BYTES: Final = 64
 _WORD: Final = struct.calcsize("P")
-# Where things are in an ELF file of this process's own word size: the header's place and size of the program header table,
-# and an entry's offset and size in the file.
+# Where things are in an ELF file of this process's own word size: in the header the place of the program header table
+# and the size of its entries; in an entry the offset and size of the segment.
 _TABLE_AT, _ENTRY_BYTES_AT, _OFFSET_AT, _SIZE_AT = (32, 54, 8, 32) if _WORD == 8 else (28, 42, 4, 16)
 _ELF_CLASS: Final = 2 if _WORD == 8 else 1
 
@@ -34,13 +34,13 @@ def check_not_truncated(path: str) -> None:
         word = order + ("Q" if _WORD == 8 else "I")
         (table,) = struct.unpack_from(word, header, _TABLE_AT)
         entry_bytes, count = struct.unpack_from(order + "HH", header, _ENTRY_BYTES_AT)
+        file_bytes = file.seek(0, os.SEEK_END)
+        if entry_bytes < _SIZE_AT + _WORD or table + entry_bytes * count > file_bytes:
+            return
         file.seek(table)
         entries = file.read(entry_bytes * count)
-        file_bytes = file.seek(0, os.SEEK_END)
-    if entry_bytes < _SIZE_AT + _WORD:
-        return
     end = 0
-    for start in range(0, len(entries) - entry_bytes + 1, entry_bytes):
+    for start in range(0, len(entries), entry_bytes):
         if struct.unpack_from(order + "I", entries, start)[0] == _PT_LOAD:
             (offset,) = struct.unpack_from(word, entries, start + _OFFSET_AT)
             (size,) = struct.unpack_from(word, entries, start + _SIZE_AT)
