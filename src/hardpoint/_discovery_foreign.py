@@ -88,7 +88,7 @@ def _ask(
         lambda: copies.extend(ForeignCopy(distribution, location) for distribution in find(context(path=list(path))))
     )
     if failure is not None:
-        name = str(location or getattr(find, "__qualname__", find))
+        name = str(location or getattr(find, "__qualname__", None) or find)
         faults.append(fault_of(name, failure, "its distributions cannot be listed"))
     return copies
 
