@@ -8,8 +8,7 @@ one that is mounted holds, so the smallest wins. The files are described in the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +27,7 @@ _DEFAULT_PERIOD: Final = 100_000
 """Microseconds; the kernel's default where a file names only the quota."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """The smallest limits along the path. None: no limit, or none that can be seen.
 
     `cpus` is CPU time per time (7.65: seven CPUs and two thirds), `whole_cpus` the same rounded down, but at least 1.
@@ -40,8 +38,7 @@ class Limits:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """A mounted hierarchy: its controllers (`_V2`: the unified one), the group at its root, the folder showing it."""
 
     controllers: frozenset[str]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +16,7 @@ _MAY_BE_CUT: Final = 32 << 10
 """Characters. Below, a missing empty line at the end is a matter of taste."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuInfo:
+class CpuInfo(NamedTuple):
     """Keys are in lower case. `cpus` is by number; `shared` has what stands in no CPU's record (as on s390x)."""
 
     shared: Mapping[str, str]

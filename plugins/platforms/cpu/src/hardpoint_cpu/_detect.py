@@ -1,11 +1,11 @@
-"""From the machine's facts to the one device, and to the doctor's section."""
+"""From the machine's facts to the one device."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from hardpoint import DeviceCapability
-from hardpoint.hookspecs import Detection, Device, ReportSection
+from hardpoint.hookspecs import Detection, Device
 from hardpoint_cpu._cgroup import Limits, read_limits
 from hardpoint_cpu._cpu_list import format_cpu_list
 from hardpoint_cpu._processor import read_processor
@@ -53,23 +53,3 @@ def _usable(machine: Machine, cpus: frozenset[int] | None, limits: Limits) -> in
 def _memory(machine: Machine, limits: Limits) -> int | None:
     known = [size for size in (machine.total_memory_bytes(), limits.memory_bytes) if size]
     return min(known, default=None)
-
-
-def report(machine: Machine) -> tuple[ReportSection, ...]:
-    """What the doctor shows of the CPU."""
-    detection = detect(machine)
-    device = detection.devices[0]
-    shown = device.properties
-    capability = device.capability
-    lines = [
-        ("processor", f"{device.name} ({shown['vendor']})"),
-        ("architecture", "unknown" if capability is None else capability.arch),
-        ("features", "unknown" if capability is None else " ".join(sorted(capability.features)) or "none known"),
-        ("CPUs of the affinity mask", str(shown["cpus"] or "the system does not say")),
-        ("CPU quota", "none" if shown["cpu_quota"] is None else f"{shown['cpu_quota']:.2f} CPUs"),
-        ("usable CPUs", str(shown["usable_cpus"])),
-        ("usable NUMA nodes", str(shown["numa_nodes"] or "unknown")),
-        ("usable memory", "unknown" if device.total_memory_bytes is None else f"{device.total_memory_bytes} bytes"),
-        *(("note", note.message) for note in detection.notes),
-    ]
-    return (ReportSection(title="CPU", lines=tuple(lines)),)

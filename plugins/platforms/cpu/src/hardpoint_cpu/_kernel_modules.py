@@ -8,8 +8,7 @@ each module the operators that are promised here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hardpoint import Reason, ReasonCode
 from hardpoint_cpu._architecture import ARM, X86
@@ -27,8 +26,7 @@ OPERATORS: Final = ("write_kv_cache", "attention")
 """What every module of the group has to export."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Build:
+class _Build(NamedTuple):
     name: str
     family: str
     features: tuple[str, ...]

@@ -7,8 +7,7 @@ without support for a register file does too, and an instruction that is not the
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hardpoint import Reason, ReasonCode, log_once
 from hardpoint_cpu._architecture import ARM, BASELINE, X86, family_of, level_of, with_meanings
@@ -42,8 +41,7 @@ _FEATURE_KEYS: Final = {X86: "flags", "i386": "flags", "i686": "flags", "s390x":
 """Where cpuinfo has the features; Arm's kernels write ``Features``. A family that is not here shows none (POWER)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Processor:
+class Processor(NamedTuple):
     """`features` are Linux's flags and the names that mean the same everywhere; `notes` are for the report.
 
     `amx_refusal` says why AMX is left out though the silicon has it.

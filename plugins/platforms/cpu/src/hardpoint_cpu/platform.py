@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, ClassVar
 from hardpoint.platforms import BackendPriority, Platform
 from hardpoint_cpu._architecture import ARM
 from hardpoint_cpu._cpu_list import parse_cpu_list
-from hardpoint_cpu._kernel_modules import kernel_modules
-from hardpoint_cpu._priorities import priorities
-from hardpoint_cpu._topology import CoreShare, NumaNode, divide, read_cores, read_numa_nodes
+from hardpoint_cpu._topology import NumaNode, read_cores, read_numa_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hardpoint import DeviceCapability, KernelModule
     from hardpoint.attention import AttentionConfig
+    from hardpoint_cpu._division import CoreShare
+
+# A process that resolves its platform imports this module: what only later questions need is imported with them.
 
 
 class CpuPlatform(Platform):
@@ -98,12 +99,16 @@ class CpuPlatform(Platform):
 
     def kernel_modules(self) -> Sequence[KernelModule]:
         """The modules of ``hardpoint-cpu-native``, widest first; the first of their group that imports is taken."""
+        from hardpoint_cpu._kernel_modules import kernel_modules
+
         return kernel_modules(self.device())
 
     def backend_priorities(
         self, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> Sequence[BackendPriority]:
         """Native kernels, then torch's, then compiled ones."""
+        from hardpoint_cpu._priorities import priorities
+
         return priorities(config)
 
     @property
@@ -145,6 +150,8 @@ class CpuPlatform(Platform):
         No CPU is given twice, and each is in the affinity mask. Where the system does not say which CPUs may be used,
         there is nothing to bind to and only the threads are divided. Errors: `ConfigError` for more ranks than CPUs.
         """
+        from hardpoint_cpu._division import CoreShare, divide
+
         affinity = self.cpu_affinity
         if affinity is None:
             # Numbers stand in for CPUs, to be counted and forgotten.
