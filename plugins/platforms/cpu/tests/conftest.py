@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,33 @@ def arm_cpuinfo(features: str, implementer: str, part: str) -> str:
         f"CPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {part}\nCPU revision\t: 0\n\n"
         for number in range(4)
     )
+
+
+# Lets arch_prctl fail with EPERM for the two questions about processor state, as a sandbox does. The other uses of the
+# call (every new thread needs one) go through.
+_SECCOMP = """
+import ctypes, struct
+LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, FAIL_EPERM = 0x7FFF0000, 0x00050001
+program = b"".join(struct.pack("HBBI", *line) for line in [
+    (LOAD, 0, 0, 0), (EQUAL, 0, 3, 158),
+    (LOAD, 0, 0, 16), (EQUAL, 2, 0, 0x1021), (EQUAL, 1, 0, 0x1023),
+    (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, FAIL_EPERM),
+])
+buffer = ctypes.create_string_buffer(program)
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+prog = Program(7, ctypes.addressof(buffer))
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+assert prctl(38, 1, 0, 0, 0) == 0, "no_new_privs"
+assert prctl(22, 2, ctypes.byref(prog), 0, 0) == 0, "seccomp"
+"""
+
+
+@pytest.fixture
+def forbid_tiles() -> str:
+    """Code that makes the kernel refuse tiles to the process that runs it. Only x86-64 Linux has any to refuse."""
+    return _SECCOMP if sys.platform == "linux" and platform.machine() == "x86_64" else ""
 
 
 @pytest.fixture
