@@ -90,7 +90,7 @@ def _as_stored(rows: torch.Tensor, dtype: torch.dtype, factor: float | None) -> 
     if dtype == torch.int8:
         rows = rows.round().clamp(-128, 127)
     elif dtype.itemsize == 1:
-        # torch's own conversion to e4m3fn gives NaN beyond the largest number.
+        # Beyond the largest number torch's own conversion saturates, overflows or gives NaN, depending on the dtype.
         limits = torch.finfo(dtype)
         rows = rows.clamp(limits.min, limits.max)
     return rows.to(dtype)
