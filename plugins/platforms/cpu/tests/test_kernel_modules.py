@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -141,3 +143,19 @@ def test_order_goes_from_wide_to_narrow() -> None:
     for position, build in enumerate(BUILDS):
         later = BUILDS[position + 1 :]
         assert not any(set(build.features) < set(other.features) for other in later)
+
+
+@pytest.mark.checkout
+def test_readme_lists_what_each_module_needs() -> None:
+    """The README's table has every module, every feature that it needs beyond the narrower one, and the operators."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    rows = {
+        line.split("|")[1].strip(" `"): line
+        for line in readme.splitlines()
+        if line.startswith("| `hardpoint_cpu_native")
+    }
+    assert set(rows) == {build.name for build in BUILDS}
+    for build, narrower in zip(BUILDS, (*BUILDS[1:], None), strict=True):
+        inherited = set(narrower.features) if narrower is not None and narrower.family == build.family else set()
+        assert set(re.findall(r"`(\w+)`", rows[build.name])) == set(build.features) - inherited
+    assert all(f"`{name}`" in readme for name in OPERATORS)

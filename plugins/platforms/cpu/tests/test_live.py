@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hardpoint import KernelReport, LiveMachine
+from hardpoint_cpu import _cgroup
 from hardpoint_cpu._detect import detect
 from hardpoint_cpu.platform import CpuPlatform
 
@@ -86,6 +87,11 @@ def test_this_machine() -> None:
         assert usage is not None
         assert usage > 1 << 20
     assert sum(share.threads for share in platform.partition_cores(1)) <= usable
+
+
+def test_path_that_no_system_opens() -> None:
+    """A damaged file may name a group with a NUL in it: it limits nothing."""
+    assert _cgroup._read(LiveMachine(), "/sys/fs/cgroup/a\0b/cpu.max") is None
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a system with affinity masks")

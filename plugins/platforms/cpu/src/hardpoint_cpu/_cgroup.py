@@ -166,7 +166,8 @@ def _positive(text: str) -> int | None:
 def _read(machine: Machine, path: str) -> str | None:
     try:
         return machine.read_text(path)
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: a path with a NUL in it, from a damaged file.
         return None
 
 

@@ -67,7 +67,5 @@ def priorities(config: AttentionConfig) -> tuple[BackendPriority, ...]:
     """Best first. The CPU's features do not reorder it: they decide in declared support who can run at all."""
     if config.kind == "mla_attention":
         return LATENT
-    if config.kind != "attention":
-        return ()
     # Cross attention reads a cache as a decoder does.
     return ENCODER if config.attention_type in ("encoder", "encoder_only") else DECODER
