@@ -178,7 +178,10 @@ def unknown_variables(machine: Machine, owned: Iterable[str] = ()) -> dict[str, 
     # Late: a process without misspelt variables does not pay for it.
     from difflib import get_close_matches
 
-    return {name: next(iter(get_close_matches(name, known, n=1, cutoff=0.8)), None) for name in strange}
+    # Without the prefix, which would make everything look alike.
+    names = {name.removeprefix(PREFIX): name for name in known}
+    close = {name: get_close_matches(name.removeprefix(PREFIX), names, n=1, cutoff=0.7) for name in strange}
+    return {name: names[found[0]] if found else None for name, found in close.items()}
 
 
 def warn_unknown(machine: Machine, owned: Iterable[str] = ()) -> None:
