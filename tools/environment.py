@@ -109,7 +109,7 @@ def shared_torch(python: Path, keep: tuple[int, ...] = ()) -> Path:
     version = layout.pinned("torch")
     folder = layout.CACHE / f"torch-{version}-{sys.implementation.cache_tag}"
     if not folder.is_dir():
-        say(f"installing torch {version} into {folder.relative_to(layout.ROOT)} (once; shared by every environment)")
+        say(f"installing torch {version} into {layout.CACHE.name}/{folder.name} (once; shared by every environment)")
         partial = Path(tempfile.mkdtemp(prefix="partial-", dir=layout.CACHE))
         # pip unpacks beside the target, so that it renames 700 MB and does not copy them out of /tmp.
         unpack = partial / "unpack"
@@ -182,7 +182,7 @@ def ensure(name: str, distributions: Sequence[Path], groups: Sequence[str]) -> P
             if "torch" in groups:
                 shared_torch(python, keep)
             return python
-        say(f"making the environment {environment.relative_to(layout.ROOT)}")
+        say(f"making the environment {layout.CACHE.name}/{name}")
         discard(environment)
         python = create(environment, keep)
         install(python, distributions, groups, keep=keep)

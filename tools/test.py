@@ -1,4 +1,4 @@
-"""Run the tests of distributions by name: `core`, a plugin's name, or `all` (the examples' too)."""
+"""Run the tests of distributions by name: `core`, a plugin's name, or `all` (with the examples' and these tools' own)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def paths(names: list[str]) -> list[str]:
     """The test folders of the distributions named."""
     found = [folder / "tests" for folder in layout.folders(names)]
     if "all" in names:
-        found.append(layout.ROOT / "examples")
+        found += [layout.ROOT / "examples", layout.ROOT / "tools"]
     return [str(path.relative_to(layout.ROOT)) for path in found if path.is_dir()]
 
 
