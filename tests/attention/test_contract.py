@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from hardpoint.attention import AttentionConfig, CacheTensorSpec, KVCacheSpec
+from hardpoint._capability import DeviceCapability
+from hardpoint.attention import AttentionBackend, AttentionConfig, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.errors import ConfigError
 
 AXES = ("block", "head", "token", "content")
@@ -129,6 +130,16 @@ def test_a_stride_order_that_kernels_do_not_accept_is_refused(orders: list[tuple
     """The engine may choose only among what was declared, one order per tensor."""
     with pytest.raises(ConfigError, match=text):
         KVCacheSpec(tensors=(tensor_spec(),)).allocate(2, device="cpu", stride_orders=orders)
+
+
+def test_what_a_backend_need_not_write() -> None:
+    """A backend narrows nothing, prepares nothing and replays no graph unless it says so; the rest is abstract."""
+    config = AttentionConfig(head_size=64, num_heads=8, dtype="bf16")
+    capability = DeviceCapability(runtime="cpu", arch="x86-64-v4")
+    assert AttentionBackend.validate_configuration(capability, config) == []
+    AttentionBackend.prepare(config, "cpu")
+    assert AttentionBackend.graph_support is GraphSupport.NEVER
+    assert AttentionBackend.__abstractmethods__ == {"kv_cache_spec", "create_layer", "plan"}
 
 
 def test_the_public_names_are_those_of_the_package() -> None:
