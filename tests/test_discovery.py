@@ -309,6 +309,21 @@ def test_what_may_not_be_read_is_a_fault(open_folder: Path) -> None:
     ]
 
 
+@needs_posix
+def test_a_file_that_cannot_be_opened_is_a_fault_of_its_distribution(tmp_path: Path) -> None:
+    """An ``entry_points.txt`` that fails for a reason of its own costs nobody else; a missing one is no fault."""
+    info = add(tmp_path, "looping-1.dist-info", None)
+    (info / "entry_points.txt").symlink_to(info / "entry_points.txt")
+    dangling = add(tmp_path, "dangling-1.dist-info", None)
+    (dangling / "entry_points.txt").symlink_to(tmp_path / "missing")
+    add(tmp_path, "vendor-1.dist-info")
+    found = look(tmp_path)
+    assert [record.name for record in found.entries] == ["fast"]
+    (fault,) = found.faults
+    assert fault.path == str(info)
+    assert "its entry_points.txt cannot be read: OSError: " in fault.message
+
+
 def test_an_entry_that_is_no_string_is_a_fault(tmp_path: Path) -> None:
     """Bytes, numbers and None on the path are faults; an object that is a path is read as the authority reads it."""
     add(tmp_path, "vendor-1.dist-info")

@@ -156,9 +156,37 @@ class Place:
         return str(folder)
 
 
+sound_lines = st.sampled_from(
+    [
+        "[hardpoint.backends]",
+        "[hardpoint.platforms]",
+        "[console_scripts]",
+        "fast = vendor:a",
+        "slow=v.w:c.d [x]",
+        "# note",
+        "",
+    ]
+)
+sound_infos = st.builds(
+    lambda name, version, suffix, lines: Info(
+        name=name,
+        version=version,
+        suffix=suffix,
+        file="METADATA",
+        headers=f"Name: {name}\nVersion: {version}",
+        entry_points="\n".join(["[hardpoint.backends]", *lines]).encode(),
+    ),
+    name=st.sampled_from(["vendor", "Vendor", "ven.dor", "Ven_Dor", "ven__dor", "other"]),
+    version=st.sampled_from(["1", "2"]),
+    suffix=st.sampled_from([".dist-info", ".egg-info"]),
+    lines=st.lists(sound_lines, max_size=5),
+)
+
 KINDS = ["folder", "folder", "here", "current", "dot", "slash", "path", "bytes", "nothing", "text"]
 if os.name != "nt":
     KINDS += ["link", "linked"]
+SOUND_KINDS = [kind for kind in KINDS if kind not in {"bytes", "path"}]
+sound = st.builds(Place, kind=st.sampled_from([*SOUND_KINDS, "egg", "zip"]), infos=st.lists(sound_infos, max_size=4))
 plain = st.builds(Place, kind=st.sampled_from(KINDS), infos=st.lists(infos, max_size=4))
 eggs = st.builds(Place, kind=st.just("egg"), infos=st.lists(infos | egg_infos, max_size=3))
 archives = st.builds(Place, kind=st.just("zip"), infos=st.lists(infos, max_size=3))
@@ -248,8 +276,8 @@ def untouched_authority(path: list[Any]) -> set[tuple[str, str, str, str]] | Non
     return {(point.group, point.name, point.value, place(point.dist)) for point in points if point.group in GROUPS}
 
 
-def compare(places: list[Place]) -> None:
-    """Lay the places out, ask both, and compare."""
+def compare(places: list[Place], *, is_sound: bool = False) -> None:
+    """Lay the places out, ask both, and compare; in a sound environment the authority must not need our care."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         (root / "here").mkdir()
@@ -264,6 +292,7 @@ def compare(places: list[Place]) -> None:
     ]
     assert set(ours) == records
     assert len(ours) == len(records)
+    assert not (is_sound and whole is None)
     if whole is not None:
         assert {record[:4] for record in ours} == whole
     spoiled = ("is malformed", "cannot be read")
@@ -289,6 +318,13 @@ def test_folders_are_read_as_the_authority_reads_them(places: list[Place]) -> No
 def test_archives_among_folders_keep_their_turn(places: list[Place]) -> None:
     """Where archives stand on the path too, the answer is still the authority's for the whole path."""
     compare(places)
+
+
+@settings(many, max_examples=100)
+@given(st.lists(sound, min_size=1, max_size=4))
+def test_a_sound_environment_has_the_entry_points_that_the_authority_lists(places: list[Place]) -> None:
+    """Where no metadata is malformed, the records are those of a plain `importlib_metadata.entry_points()`."""
+    compare(places, is_sound=True)
 
 
 def version(name: str, path: list[str]) -> str | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import importlib_metadata
 import pytest
 
 from hardpoint._discovery import discover
-from hardpoint._trust import judge_folder, judge_path
+from hardpoint._trust import judge_folder, judge_path, script_folder
 from tests.distributions import add, archive, copy_core, run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="mode bits and links as POSIX has them")
@@ -126,6 +129,29 @@ def test_each_way_to_start_a_program_is_recognised(core: Path, tmp_path: Path) -
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "tool").symlink_to(here / "tool.py")
     assert shown(core, tmp_path, str(tmp_path / "bin" / "tool")) == started
+
+
+def test_the_main_module_tells_how_the_program_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file means ``-c``; a file alone a script; a module's specification ``-m``; a file in a file an archive."""
+    if sys.flags.safe_path:
+        pytest.skip("Python adds nothing to the path under -P")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "tool.pyz").touch()
+    told = []
+    for file, spec in (
+        (None, None),
+        (tmp_path / "scripts" / "tool.py", None),
+        (tmp_path / "elsewhere" / "tool.py", ModuleSpec("tool", None)),
+        (tmp_path / "tool.pyz" / "__main__.py", ModuleSpec("__main__", None)),
+    ):
+        main = ModuleType("__main__")
+        main.__spec__ = spec
+        if file is not None:
+            main.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        told.append(script_folder())
+    assert told == ["", str(tmp_path / "scripts"), str(tmp_path), None]
 
 
 def test_a_program_in_safe_path_mode_does_not_look_there(core: Path, tmp_path: Path) -> None:

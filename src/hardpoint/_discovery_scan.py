@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _SUFFIXES = (".dist-info", ".egg-info")
 _MARK = b"hardpoint."
 _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_CHUNK = 65536
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The process is short of something: no folder's fault, and another try may well succeed."""
 
@@ -63,10 +64,15 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def fault_of(path: str, error: Exception, what: str) -> DiscoveryFault:
-    """Record an error as the fault of one place. A process out of file descriptors or memory raises instead."""
+def refuse_if_exhausted(error: BaseException) -> None:
+    """Raise where an error is the whole process's: out of file descriptors or memory."""
     if isinstance(error, OSError) and error.errno in _EXHAUSTED:
         raise DiscoveryError(f"the installed distributions cannot be listed now: {describe(error)}") from error
+
+
+def fault_of(path: str, error: Exception, what: str) -> DiscoveryFault:
+    """Record an error as the fault of one place."""
+    refuse_if_exhausted(error)
     code = ReasonCode.PERMISSION if isinstance(error, PermissionError) else ReasonCode.OTHER
     return DiscoveryFault(path=path, message=f"{path}: {what}: {describe(error)}", code=code)
 
@@ -75,11 +81,10 @@ def read_bytes(path: str) -> bytes:
     """A file's content. Half the price of `open`, and a scan is made of nothing else."""
     descriptor = os.open(path, _FLAGS)
     try:
-        data = os.read(descriptor, 65536)
-        part = data
-        while part:
-            part = os.read(descriptor, 65536)
-            data += part
+        data = os.read(descriptor, _CHUNK)
+        if len(data) == _CHUNK:  # a regular file gives less only at its end
+            while part := os.read(descriptor, _CHUNK):
+                data += part
     finally:
         os.close(descriptor)
     return data
@@ -121,15 +126,18 @@ class FolderCopy:
             )
 
     def has_metadata(self) -> bool:
-        return any(
-            os.path.exists(os.path.join(self.path, name)) for name in ("METADATA", "PKG-INFO")
-        ) or os.path.isfile(self.path)
+        return any(map(os.path.exists, self._candidates()[:2])) or os.path.isfile(self.path)
+
+    def _candidates(self) -> tuple[str, str, str]:
+        """Where metadata may be: dist-info, egg-info, and an egg-info that is itself the file."""
+        return f"{self.path}/METADATA", f"{self.path}/PKG-INFO", self.path
 
     def headers(self) -> Iterator[tuple[str, str]]:
-        for path in (os.path.join(self.path, "METADATA"), os.path.join(self.path, "PKG-INFO"), self.path):
+        for path in self._candidates():
             try:
                 data = read_bytes(path)
-            except OSError:
+            except OSError as error:
+                refuse_if_exhausted(error)
                 continue
             if data:
                 # Only names and versions are wanted here, and these are ASCII even where a description is not UTF-8.
@@ -166,7 +174,11 @@ class Listing:
     def copies(self, keys: Collection[str]) -> Iterator[FolderCopy]:
         """The copies of the distributions wanted."""
         for name in self.names:
-            if key_of(name) in keys or name in self.odd:
+            key = name.partition("-")[0].lower()
+            # The plain case of `key_of`, in place: this passes over every distribution there is.
+            if "." in key or "__" in key:
+                key = key_of(name)
+            if key in keys or (self.odd and name in self.odd):
                 copy = self.copy(name)
                 if copy.key in keys:
                     yield copy
@@ -194,14 +206,19 @@ def list_entry(location: str) -> Listing:
     except (OSError, ValueError) as error:
         listing.fault = fault_of(location, error, "this entry of the path cannot be listed")
         return listing
-    names = [child for child in children if child.endswith(_SUFFIXES)]
-    # One search in all names at once: is there anything in another spelling, or an EGG-INFO?
-    if f"{'/'.join(children)}/".lower().count("-info/") != len(names):
-        names = [child for child in children if child.lower().endswith(_SUFFIXES)]
-    odd = [name for name in names if not (name[0].isalnum() and name.endswith(_SUFFIXES))]
+    listing.names = [child for child in children if child.endswith(_SUFFIXES)]
+    # One search in all names at once: is there another spelling, an EGG-INFO, or a name that begins like no name?
+    joined = f"/{'/'.join(children)}/".lower()
+    if joined.count("-info/") != len(listing.names) or "/." in joined or "/-" in joined:
+        _sort_out(listing, children)
+    return listing
+
+
+def _sort_out(listing: Listing, children: list[str]) -> None:
+    names = [child for child in children if child.lower().endswith(_SUFFIXES)]
     # Of these the authority takes the name from the metadata; of the others from the folder's name.
-    odd = [name for name in odd if not _stem(name)]
-    if os.path.basename(location).lower().endswith(".egg"):
+    odd = [name for name in names if not _stem(name)]
+    if os.path.basename(listing.location).lower().endswith(".egg"):
         eggs = [child for child in children if child.lower() == "egg-info"]
         names += eggs
         odd += eggs
@@ -210,8 +227,7 @@ def list_entry(location: str) -> Listing:
         first_seen = {key: index for index, key in reversed(list(enumerate(map(key_of, names))))}
         names.sort(key=lambda name: (name.lower() == "egg-info", first_seen[key_of(name)]))
     listing.names = names
-    listing.odd = {name: FolderCopy(location, listing.prefix + name) for name in odd}
-    return listing
+    listing.odd = {name: FolderCopy(listing.location, listing.prefix + name) for name in odd}
 
 
 def _stem(name: str) -> str:
