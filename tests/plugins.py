@@ -248,9 +248,7 @@ class Site:
             ),
         }
         entry_points = f"[hardpoint.backends]\n{name} = {package}.plugin:plugin\n"
-        self.distribution(
-            distribution or f"fake-{name.replace('_', '-')}", entry_points, files, version=version
-        )
+        self.distribution(distribution or f"fake-{name.replace('_', '-')}", entry_points, files, version=version)
         return package
 
 

@@ -60,9 +60,7 @@ def module(name: str) -> Any:
 
 def test_64_threads_get_one_object_from_one_probe(site: Site) -> None:
     """B18: single flight, and nobody sees a half-made answer."""
-    package = site.platform(
-        "slow", plugin_top=COUNTING, detect=f"calls.append(1)\ntime.sleep(0.05)\n{usable()}"
-    )
+    package = site.platform("slow", plugin_top=COUNTING, detect=f"calls.append(1)\ntime.sleep(0.05)\n{usable()}")
     answers = at_once(64, hardpoint.current_platform)
     assert {id(answer) for answer in answers} == {id(hardpoint.current_platform())}
     assert module(f"{package}.plugin").calls == [1]
@@ -199,7 +197,9 @@ def test_a_child_keeps_a_finished_answer(site: Site) -> None:
 def test_a_fork_in_the_middle_of_another_threads_probe(site: Site) -> None:
     """The child starts afresh instead of waiting for a thread that it does not have."""
     package = site.platform(
-        "slow", plugin_top=COUNTING, detect=f"calls.append(1)\nentered.set()\nif len(calls) == 1: leave.wait(30)\n{usable()}"
+        "slow",
+        plugin_top=COUNTING,
+        detect=f"calls.append(1)\nentered.set()\nif len(calls) == 1: leave.wait(30)\n{usable()}",
     )
     thread = threading.Thread(target=hardpoint.current_platform)
     thread.start()

@@ -65,7 +65,11 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ContractError) as caught:
         hardpoint.register("platform", "odd", Plugin())
     text = str(caught.value)
-    for part in ("hardpoint_detect lacks the @hookimpl marker", "hook hardpoint_platform is missing", "hook hardpoint_detect is missing"):
+    for part in (
+        "hardpoint_detect lacks the @hookimpl marker",
+        "hook hardpoint_platform is missing",
+        "hook hardpoint_detect is missing",
+    ):
         assert part in text
 
 
@@ -242,7 +246,8 @@ def test_a_heavy_light_module_is_reported(site: Site, caplog: pytest.LogCaptureF
 def test_a_property_of_the_plugin_is_not_evaluated(site: Site) -> None:
     """B28: registration runs no code of the plugin's but its descriptor hook."""
     site.platform(
-        "host", hooks="@property\ndef device(self):\n    raise RuntimeError('opened')\n\n@property\ndef hardpoint_x(self):\n    raise RuntimeError"
+        "host",
+        hooks="@property\ndef device(self):\n    raise RuntimeError('opened')\n\n@property\ndef hardpoint_x(self):\n    raise RuntimeError",
     )
     assert hardpoint.resolve().platform.name == "host"
 
@@ -295,7 +300,9 @@ class GoodBackend:
     def hardpoint_backend(self) -> BackendSpec:
         from hardpoint.attention import AttentionSupport
 
-        return BackendSpec(api=(1, 0), kind="attention", platforms=("fake",), target=self.target, support=AttentionSupport(()))
+        return BackendSpec(
+            api=(1, 0), kind="attention", platforms=("fake",), target=self.target, support=AttentionSupport(())
+        )
 
 
 def test_registering_by_hand_is_checked_like_metadata(site: Site) -> None:
@@ -341,9 +348,7 @@ class Host:
         return Detection.absent("never")
 
 
-def test_a_platform_registered_after_the_fact_waits_for_reset(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_platform_registered_after_the_fact_waits_for_reset(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The current platform never changes; a WARNING says when the new one takes part."""
     site.platform("host", rank="CPU")
     before = hardpoint.current_platform()

@@ -143,7 +143,9 @@ def test_an_argument_beats_the_variable_and_says_so(
 
 def test_no_plugin_at_all_says_how_to_get_one(site: Site) -> None:
     """The error is about installing, not about devices."""
-    with pytest.raises(NoPlatformError, match=r"(?s)(pip install hardpoint-cpu.*hardpoint\.register|HARDPOINT_PLUGINS)"):
+    with pytest.raises(
+        NoPlatformError, match=r"(?s)(pip install hardpoint-cpu.*hardpoint\.register|HARDPOINT_PLUGINS)"
+    ):
         hardpoint.resolve()
 
 
@@ -169,20 +171,21 @@ def test_declining_is_no_failure(site: Site, caplog: pytest.LogCaptureFixture) -
     assert not caplog.records
 
 
-def test_a_broken_vendor_plugin_never_becomes_cpu_in_silence(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broken_vendor_plugin_never_becomes_cpu_in_silence(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """CPU is taken with a WARNING that names plugin, distribution, version and cause, and is marked a fallback."""
-    site.platform(
-        "vendor", detect="import vendor_rt_that_is_missing", distribution="vendor-chips", version="3.1"
-    )
+    site.platform("vendor", detect="import vendor_rt_that_is_missing", distribution="vendor-chips", version="3.1")
     site.platform("host", rank="CPU")
     with caplog.at_level(logging.WARNING, "hardpoint"):
         found = hardpoint.resolve()
     assert found.platform.name == "host"
     assert found.is_fallback
     (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
-    for part in ("platform/vendor", "vendor-chips 3.1", "ModuleNotFoundError: No module named 'vendor_rt", "using host"):
+    for part in (
+        "platform/vendor",
+        "vendor-chips 3.1",
+        "ModuleNotFoundError: No module named 'vendor_rt",
+        "using host",
+    ):
         assert part in record.getMessage()
 
 

@@ -40,14 +40,20 @@ def engines() -> Any:
     del hardpoint._reasons.__dict__["engines_of_tests"]
 
 
-ERRORS = ["ImportError('x.so: undefined symbol')", "OSError(13, 'Permission denied', '/ro')", "ZeroDivisionError('bug')"]
+ERRORS = [
+    "ImportError('x.so: undefined symbol')",
+    "OSError(13, 'Permission denied', '/ro')",
+    "ZeroDivisionError('bug')",
+]
 PLACES = ["detect", "activate", "load", "import", "validate", "prepare"]
 
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("explicit", [False, True])
-def test_the_failing_frame_is_gone(site: Site, engines: list[weakref.ref[object]], error: str, place: str, explicit: bool) -> None:
+def test_the_failing_frame_is_gone(
+    site: Site, engines: list[weakref.ref[object]], error: str, place: str, explicit: bool
+) -> None:
     """In every phase, for every kind of failure, recorded or raised and caught."""
     failing = f"fail({error})"
     vendor: dict[str, Any] = {}

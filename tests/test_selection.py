@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import sys
 from typing import Any
 
 import pytest
@@ -60,7 +59,9 @@ def test_the_platforms_order_decides_and_says_why(site: Site) -> None:
 
 def test_a_listed_backend_without_its_plugin_is_named_with_the_remedy(site: Site) -> None:
     """`not_installed`, quiet, with the command that brings it."""
-    site.platform("fake", priorities="BackendPriority('first', 'fastest', 'first-kernels'), BackendPriority('second', '')")
+    site.platform(
+        "fake", priorities="BackendPriority('first', 'fastest', 'first-kernels'), BackendPriority('second', '')"
+    )
     site.backend("second")
     selection = here().select_backend(config(), strict=True)
     missing = candidate(selection, "first")
@@ -142,10 +143,6 @@ def test_an_environment_failure_takes_the_next_candidate(
         assert reason in str(caught.value)
         assert isinstance(caught.value.__cause__, OSError if place == "top" else cause)
     hardpoint.reset()
-    if place != "top":
-        return
-    for name in [name for name in sys.modules if name.startswith("fake_backend")]:
-        assert not name.endswith("implementation") or "Backend" in vars(sys.modules[name])
     with pytest.raises(BackendUnavailableError) as caught:
         here().select_backend(config(), "first")
     assert isinstance(caught.value.__cause__, cause)
@@ -209,7 +206,9 @@ def test_a_refusal_lists_all_reasons(site: Site) -> None:
 def test_a_refused_backend_is_never_imported(site: Site) -> None:
     """Declared support is checked before the module is touched."""
     site.platform("fake", priorities=FIRST, detect=usable_each("7.5"))
-    heavy = site.backend("first", variants="AttentionVariant(capability_floor=(9, 0), head_size=Integers(), dtype=ANYTHING)")
+    heavy = site.backend(
+        "first", variants="AttentionVariant(capability_floor=(9, 0), head_size=Integers(), dtype=ANYTHING)"
+    )
     foreign = site.backend("foreign", platforms="('cuda',)")
     site.backend("second")
     selection = here().select_backend(config(block_size=None))
@@ -317,7 +316,12 @@ def test_nothing_left_says_everything(site: Site) -> None:
     with pytest.raises(NoBackendError) as caught:
         here().select_backend(config())
     text = str(caught.value)
-    parts = ["head_size=64", "first: failed at import: ImportError: libx.so", "second line", "second: rejected: head_size=64"]
+    parts = [
+        "head_size=64",
+        "first: failed at import: ImportError: libx.so",
+        "second line",
+        "second: rejected: head_size=64",
+    ]
     positions = [text.index(part) for part in parts]
     assert positions == sorted(positions)
     copy = pickle.loads(pickle.dumps(caught.value))

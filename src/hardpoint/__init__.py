@@ -56,6 +56,7 @@ _HOME = {
     "current_platform": "_process",
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
+    "inspect": "_inspection",
     "log_once": "_log",
     "normalise_gfx": "_capability",
     "override_platform": "_process",
@@ -67,7 +68,7 @@ _HOME = {
     "resolve": "_process",
 }
 _MODULES = ("agreement", "attention", "errors", "hookspecs", "platforms")
-__all__ = sorted((*_HOME, *_MODULES, "__version__"))
+__all__ = [*sorted(_HOME), *_MODULES, "__version__"]  # noqa: PLE0604  # strings all of them; a test pins them
 
 
 def __getattr__(name: str) -> object:
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from hardpoint._capability import parse_compute_capability as parse_compute_capability
     from hardpoint._evaluation import Depth as Depth
     from hardpoint._fingerprint import Fingerprint as Fingerprint
+    from hardpoint._inspection import inspect as inspect
     from hardpoint._kernels import KernelModule as KernelModule
     from hardpoint._kernels import KernelReport as KernelReport
     from hardpoint._log import log_once as log_once

@@ -8,9 +8,9 @@ from typing import Any
 
 from hardpoint.errors import CapabilityError
 
-_DOTTED = re.compile(r"(\d+)\.(\d+)([a-z]?)\Z")
-_COMPACT = re.compile(r"(?:sm_|compute_)?(\d{2,})([a-z]?)\Z")
-_GFX = re.compile(r"gfx(?:\d{1,2}-(?:\d-)?generic|[0-9a-f]{3,})\Z")
+_DOTTED = re.compile(r"(\d+)\.(\d+)([a-z]?)\Z", re.ASCII)
+_COMPACT = re.compile(r"(?:sm_|compute_)?(\d{2,})([a-z]?)\Z", re.ASCII)
+_GFX = re.compile(r"gfx(?:\d{1,2}-(?:\d-)?generic|[0-9a-f]{3,})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

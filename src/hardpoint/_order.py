@@ -44,8 +44,9 @@ def _position(placed: Sequence[str], order: Order) -> int | None:
     before = [placed.index(name) for name in order.before if name in placed]
     after = [placed.index(name) + 1 for name in order.after if name in placed]
     if before and after:
+        latest, earliest = max(after), min(before)
         # Both cannot always be had; then the one that goes first is kept.
-        return min(max(after), min(before))
+        return min(latest, earliest)
     if before:
         return min(before)
     return max(after) if after else None

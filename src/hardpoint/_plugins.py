@@ -7,7 +7,7 @@ Outcomes are kept, failures as text, until `hardpoint.reset`. No lock is held wh
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import pluggy
 
@@ -17,7 +17,7 @@ from hardpoint._flight import SingleFlight
 from hardpoint._importing import Target, import_target
 from hardpoint._log import log_once, logger
 from hardpoint._names import normalise_distribution, normalise_name
-from hardpoint._probing import Failure, attempt
+from hardpoint._probing import Failure, attempt, raise_failure
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
 from hardpoint.errors import ContractError, HardpointError, ResolutionInProgressError, ResolutionTimeoutError
 from hardpoint.hookspecs import PROJECT, HookSpecs, PlatformSpec
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hardpoint._backend_spec import BackendSpec
     from hardpoint._settings import Settings
 
+_T = TypeVar("_T")
 KINDS: Final = ("platform", "backend")
 LOAD_TIMEOUT_SECONDS: Final = 60.0
 """How long a thread waits for another one that is importing the same plugin."""
@@ -64,6 +65,37 @@ class LoadedPlugin(NamedTuple):
     @property
     def provenance(self) -> Provenance:
         return self.entry.provenance
+
+
+class _Attempt(Generic[_T]):
+    """Loading something of a plugin under the failure rule. Keeps the original exception for the thread that ran it."""
+
+    def __init__(
+        self, load: Callable[[], _T], phase: Phase, provenance: Provenance, target: Target | None, *, inspecting: bool
+    ) -> None:
+        self.load = load
+        self.phase = phase
+        self.provenance = provenance
+        self.own_modules = target.modules if target is not None else ()
+        self.inspecting = inspecting
+        self.original: BaseException | None = None
+
+    def run(self) -> _T | Failure:
+        """The result, or the failure. A bug propagates, unless inspecting."""
+        return attempt(
+            self._load,
+            phase=self.phase,
+            provenance=self.provenance,
+            own_modules=self.own_modules,
+            inspecting=self.inspecting,
+        )
+
+    def _load(self) -> _T:
+        try:
+            return self.load()
+        except Exception as error:
+            self.original = error
+            raise
 
 
 class Registry:
@@ -148,26 +180,6 @@ class Registry:
         raise_as: Callable[[Failure], HardpointError] | None = None,
     ) -> LoadedPlugin | Failure:
         """The plugin's descriptor, or why there is none. The outcome, a failure too, is kept; a bug is not."""
-        outcome = self._loaded.get(entry.key)
-        if outcome is None:
-            outcome = self._flight.run(
-                entry.key,
-                lambda: self._load_now(entry, inspecting, raise_as),
-                timeout_seconds=LOAD_TIMEOUT_SECONDS,
-                reentered=_reentered_load,
-                timed_out=_load_timed_out,
-            )
-        if isinstance(outcome, Failure) and raise_as is not None:
-            raise_recorded(outcome, entry.provenance, raise_as)
-        return outcome
-
-    def _load_now(
-        self, entry: PluginEntry, inspecting: bool, raise_as: Callable[[Failure], HardpointError] | None
-    ) -> LoadedPlugin | Failure:
-        known = self._loaded.get(entry.key)
-        if known is not None:
-            return known
-        self._flight.note_progress(entry.key, str(entry.provenance))
         target = Target.parse(entry.provenance.target or "")
 
         def load() -> LoadedPlugin:
@@ -180,22 +192,44 @@ class Registry:
             plugin = import_target(target, entry.provenance, foreign=foreign)
             return self._describe(entry, plugin, foreign)
 
-        def remember(failure: Failure) -> HardpointError:
-            # Kept before the error is raised: an explicit request is an attempt like any other.
-            self._loaded[entry.key] = failure
-            return raise_as(failure) if raise_as is not None else failure.as_cause()
+        attempt_to_load = _Attempt(load, Phase.LOAD, entry.provenance, target, inspecting=inspecting)
+        return self._once(self._loaded, entry.key, attempt_to_load, raise_as)
 
-        outcome = attempt(
-            load,
-            phase=Phase.LOAD,
-            provenance=entry.provenance,
-            own_modules=target.modules if target is not None else (),
-            inspecting=inspecting,
-            raise_as=None if raise_as is None else remember,
-        )
-        if not (isinstance(outcome, Failure) and outcome.outcome is Outcome.BUG):
-            self._loaded[entry.key] = outcome
-        return outcome
+    def _once(
+        self,
+        outcomes: dict[tuple[str, ...], _T | Failure],
+        key: tuple[str, ...],
+        attempt_to_load: _Attempt[_T],
+        raise_as: Callable[[Failure], HardpointError] | None,
+    ) -> _T | Failure:
+        """The kept outcome, or the attempt's, which is kept unless it is a bug. One attempt for all threads."""
+        flight = (outcomes is self._classes, attempt_to_load.inspecting, key)
+
+        def compute() -> _T | Failure:
+            known = outcomes.get(key)
+            if known is not None:
+                return known
+            self._flight.note_progress(flight, str(attempt_to_load.provenance))
+            found = attempt_to_load.run()
+            if not (isinstance(found, Failure) and found.outcome is Outcome.BUG):
+                outcomes[key] = found
+            return found
+
+        try:
+            outcome = outcomes.get(key)
+            if outcome is None:
+                outcome = self._flight.run(
+                    flight,
+                    compute,
+                    timeout_seconds=LOAD_TIMEOUT_SECONDS,
+                    reentered=_reentered_load,
+                    timed_out=_load_timed_out,
+                )
+            if isinstance(outcome, Failure) and raise_as is not None and outcome.outcome is not Outcome.BUG:
+                raise_failure(outcome, attempt_to_load.provenance, raise_as, attempt_to_load.original)
+            return outcome
+        finally:
+            attempt_to_load.original = None
 
     def _describe(self, entry: PluginEntry, plugin: object, foreign: list[str]) -> LoadedPlugin:
         provenance = entry.provenance
@@ -232,7 +266,7 @@ class Registry:
         reasons = tuple(Reason(code=ReasonCode.CONTRACT, message=remark) for remark in remarks)
         return LoadedPlugin(entry=entry, plugin=plugin, spec=spec, remarks=reasons)
 
-    def call(self, plugin: object, hook: str, **arguments: object) -> Any:  # Any: each hook returns its own type
+    def call(self, plugin: object, hook: str, **arguments: object) -> Any:  # noqa: ANN401  # each hook has its own type
         """Call one plugin's implementation of a hook, alone, with the arguments that it asks for."""
         for implementation in getattr(self._manager.hook, hook).get_hookimpls():
             if implementation.plugin is plugin:
@@ -250,40 +284,14 @@ class Registry:
     ) -> type[Any] | Failure:
         """The class behind a descriptor's lazy target, checked against `base`. The outcome is kept, as in `load`."""
         key = (*loaded.entry.key, "class")
-        outcome = self._classes.get(key)
-        if outcome is None:
-            outcome = self._flight.run(
-                key,
-                lambda: self._load_class_now(key, loaded, base, phase, inspecting, raise_as),
-                timeout_seconds=LOAD_TIMEOUT_SECONDS,
-                reentered=_reentered_load,
-                timed_out=_load_timed_out,
-            )
-        if isinstance(outcome, Failure) and raise_as is not None:
-            raise_recorded(outcome, loaded.provenance, raise_as)
-        return outcome
-
-    def _load_class_now(
-        self,
-        key: tuple[str, ...],
-        loaded: LoadedPlugin,
-        base: type,
-        phase: Phase,
-        inspecting: bool,
-        raise_as: Callable[[Failure], HardpointError] | None,
-    ) -> type[Any] | Failure:
-        known = self._classes.get(key)
-        if known is not None:
-            return known
-        self._flight.note_progress(key, str(loaded.provenance))
         text = loaded.spec.target
         target = Target.parse(text)
 
         def load() -> type[Any]:
             if target is None:
                 raise ContractError(f"{loaded.provenance}: target {text!r}", plugin=loaded.provenance.plugin)
-            cls = import_target(target, loaded.provenance)
-            dead = _contract.check_class(cls, base, loaded.provenance, text)
+            found = import_target(target, loaded.provenance)
+            dead = _contract.check_class(found, base, loaded.provenance, text)
             if dead:
                 self._dead_members[key] = dead
                 log_once(
@@ -291,24 +299,13 @@ class Registry:
                     loaded.provenance, text, ", ".join(dead),
                 )  # fmt: skip
             if loaded.entry.kind == "backend":
-                _contract.check_validate_signature(cls, loaded.provenance)
-            return cls  # type: ignore[no-any-return]  # checked to be a class
+                _contract.check_validate_signature(found, loaded.provenance)
+            cls: type[Any] = found
+            return cls
 
-        def remember(failure: Failure) -> HardpointError:
-            self._classes[key] = failure
-            return raise_as(failure) if raise_as is not None else failure.as_cause()
-
-        outcome = attempt(
-            load,
-            phase=phase,
-            provenance=loaded.provenance,
-            own_modules=target.modules if target is not None else (),
-            inspecting=inspecting,
-            raise_as=None if raise_as is None else remember,
+        return self._once(
+            self._classes, key, _Attempt(load, phase, loaded.provenance, target, inspecting=inspecting), raise_as
         )
-        if not (isinstance(outcome, Failure) and outcome.outcome is Outcome.BUG):
-            self._classes[key] = outcome
-        return outcome
 
     def dead_members(self, loaded: LoadedPlugin) -> list[str]:
         """Public members of the loaded class that the contract does not know."""
@@ -317,16 +314,6 @@ class Registry:
     def outcome_of(self, entry: PluginEntry) -> LoadedPlugin | Failure | None:
         """What became of loading it so far; None: not tried."""
         return self._loaded.get(entry.key)
-
-
-def raise_recorded(failure: Failure, provenance: Provenance, raise_as: Callable[[Failure], HardpointError]) -> None:
-    """Raise the error of an explicit request for a failure that was recorded earlier, from a fresh cause."""
-    if failure.outcome is Outcome.CONTRACT:
-        error = failure.as_cause()
-        if isinstance(error, ContractError):
-            error.plugin = provenance.plugin
-        raise error
-    raise raise_as(failure) from failure.as_cause()
 
 
 def gatekeeping(entry: PluginEntry, settings: Settings) -> Reason | None:
@@ -385,4 +372,4 @@ def _load_timed_out(progress: str) -> HardpointError:
     )
 
 
-__all__ = ["LoadedPlugin", "PluginEntry", "Registry", "gatekeeping", "raise_recorded"]
+__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry", "gatekeeping"]

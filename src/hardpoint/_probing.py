@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
 from hardpoint._log import logger
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
@@ -89,12 +89,31 @@ def attempt(
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s, %s: %s\n%s", provenance, phase, failure.reason.message, failure.reason.detail)
         if raise_as is not None and failure.outcome is not Outcome.BUG:
-            if failure.outcome is Outcome.CONTRACT:
-                raise _as_contract_error(error, failure, provenance) from (
-                    error.__cause__ if isinstance(error, ContractError) else error
-                )
-            raise raise_as(failure) from error
+            raise_failure(failure, provenance, raise_as, error)
         return failure
+
+
+def raise_failure(
+    failure: Failure,
+    provenance: Provenance,
+    raise_as: Callable[[Failure], HardpointError],
+    original: BaseException | None,
+) -> NoReturn:
+    """Raise the error of an explicit request or of strict mode, from the original or, if that is gone, from its text.
+
+    A contract error is raised as such.
+    """
+    if failure.outcome is not Outcome.CONTRACT:
+        raise raise_as(failure) from (original or failure.as_cause())
+    if isinstance(original, ContractError):
+        raise original
+    text = failure.reason.message
+    raise ContractError(
+        text if str(provenance) in text else f"{provenance}: {text} (phase: {failure.phase})",
+        plugin=provenance.plugin,
+        code=failure.reason.code,
+        remedy=failure.reason.remedy,
+    ) from original
 
 
 def classify(error: Exception, *, phase: Phase, own_modules: tuple[str, ...] = ()) -> Failure | None:
@@ -162,17 +181,6 @@ def _reason(error: Exception, code: ReasonCode, remedy: str | None = None, *, pr
         detail = f"(no traceback: {type(broken).__name__})"
     message = describe_error(error) if prefix else _text(error) or type(error).__name__
     return Reason(code=code, message=message, remedy=remedy, detail=detail)
-
-
-def _as_contract_error(error: Exception, failure: Failure, provenance: Provenance) -> ContractError:
-    if isinstance(error, ContractError):
-        return error
-    return ContractError(
-        f"{provenance}: {failure.reason.message} (phase: {failure.phase})",
-        plugin=provenance.plugin,
-        code=failure.reason.code,
-        remedy=failure.reason.remedy,
-    )
 
 
 def add_note(error: BaseException, provenance: Provenance, phase: Phase) -> None:

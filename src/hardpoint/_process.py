@@ -39,8 +39,8 @@ class _Process:
         self,
         platform: str | Sequence[str] | None = None,
         machine: Machine | None = None,
-        strict: bool | None = None,
         *,
+        strict: bool | None = None,
         kept_as: str | None = None,
     ) -> Resolution:
         """One resolution. With `kept_as` (a name, or empty for the current platform) it is kept, and made only once."""
@@ -115,7 +115,9 @@ def process() -> _Process:
 
 
 def resolve(
-    platform: str | Sequence[str] | None = None, machine: Machine | None = None, strict: bool | None = None
+    platform: str | Sequence[str] | None = None,
+    machine: Machine | None = None,
+    strict: bool | None = None,  # noqa: FBT001  # the order is the design's
 ) -> Resolution:
     """Resolve the platform afresh and say how it was decided.
 
@@ -128,7 +130,7 @@ def resolve(
     `ValueError`); `ResolutionInProgressError` from within a plugin; `ResolutionTimeoutError`. A plugin's bug
     propagates with a note.
     """
-    return process().resolve(platform, machine, strict)
+    return process().resolve(platform, machine, strict=strict)
 
 
 def current_platform() -> Platform:

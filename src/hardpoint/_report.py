@@ -6,15 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hardpoint._fingerprint import Fingerprint, decisions_of
-from hardpoint._plugins import LoadedPlugin
+from hardpoint._plugins import KINDS, LoadedPlugin
 from hardpoint._process import current_platform, process
+from hardpoint._reasons import Phase
 from hardpoint._settings import read_settings
 from hardpoint._version import own_version
 from hardpoint.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from hardpoint._kernel_records import KernelReport
+    from hardpoint._machine import Machine
     from hardpoint._plugins import PluginEntry, Registry
     from hardpoint._selection import Selection
     from hardpoint.platforms import Platform
@@ -53,17 +56,43 @@ class Report:
 def report() -> Report:
     """The report of this process as it is now. Safe at any time: it runs no plugin and resolves nothing."""
     state = process()
-    platform = state.overrides[-1] if state.overrides else state.current.platform if state.current else None
-    machine = state.machine
+    override = state.overrides[-1] if state.overrides else None
+    platform = override or (state.current.platform if state.current else None)
+    return build_report(
+        state.machine,
+        state.registry,
+        resolution=None if state.current is None else state.current.as_dict(),
+        override=None if override is None else override.name,
+        platform=platform,
+        kernels=None if platform is None else platform.kernel_report,
+        selections=[] if platform is None else _selections(platform),
+    )
+
+
+def build_report(
+    machine: Machine,
+    registry: Registry,
+    *,
+    resolution: Mapping[str, Any] | None,
+    override: str | None,
+    platform: Platform | None,
+    kernels: KernelReport | None,
+    selections: Sequence[Selection],
+) -> Report:
+    """Put a report together from what was decided."""
     try:
         settings: object = read_settings(machine).as_dict()
     except SettingsError as error:
         settings = {"error": str(error)}
-    discovery = state.registry.discovery
+    discovery = registry.discovery
+    plugins = [_plugin(registry, entry) for kind in KINDS for entry in registry.entries(kind)]
+    chosen = [item.as_dict() for item in selections]
+    imported = None if kernels is None else kernels.as_dict()
     return Report(
         data={
             "schema": SCHEMA_VERSION,
             "hardpoint": own_version(),
+            "bugs": _bugs(resolution, imported, chosen),
             "machine": {
                 "system": machine.system,
                 "architecture": machine.architecture,
@@ -80,19 +109,34 @@ def report() -> Report:
                     for fault in discovery.faults
                 ],
             },
-            "plugins": [
-                _plugin(state.registry, entry)
-                for kind in ("platform", "backend")
-                for entry in state.registry.entries(kind)
-            ],
-            "resolution": None if state.current is None else state.current.as_dict(),
-            "override": state.overrides[-1].name if state.overrides else None,
+            "plugins": plugins,
+            "resolution": resolution,
+            "override": override,
             "platform": None if platform is None else dict(platform.describe()),
-            "kernels": _kernels(platform),
-            "selections": [] if platform is None else [item.as_dict() for item in _selections(platform)],
-            "fingerprint": None if platform is None else _fingerprint(platform).as_dict(),
+            "kernels": imported,
+            "selections": chosen,
+            "fingerprint": None if platform is None else fingerprint_of(platform, selections).as_dict(),
         }
     )
+
+
+def _bugs(
+    resolution: Mapping[str, Any] | None, kernels: Mapping[str, Any] | None, selections: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """What was recorded as a plugin's bug, once each: it is shown first."""
+    groups = [resolution, *selections]
+    found = [item for group in groups if group for item in group["candidates"] if item["outcome"] == "bug"]
+    bugs = [
+        {"plugin": (item["provenance"] or {}).get("plugin", item["name"]), "phase": item["phase"], **reason}
+        for item in found
+        for reason in item["reasons"]
+    ]
+    bugs += [
+        {"plugin": module["name"], "phase": str(Phase.IMPORT_KERNELS), **module["reason"]}
+        for module in (kernels or {}).get("modules", ())
+        if module["bug"]
+    ]
+    return [bug for number, bug in enumerate(bugs) if bug not in bugs[:number]]
 
 
 def _plugin(registry: Registry, entry: PluginEntry) -> dict[str, Any]:
@@ -109,11 +153,6 @@ def _plugin(registry: Registry, entry: PluginEntry) -> dict[str, Any]:
     return data
 
 
-def _kernels(platform: Platform | None) -> dict[str, Any] | None:
-    found = None if platform is None else platform.kernel_report
-    return None if found is None else found.as_dict()
-
-
 def _selections(platform: Platform) -> list[Selection]:
     return platform._selections.made()  # noqa: SLF001  # the core's own member, kept out of a vendor's sight
 
@@ -123,14 +162,16 @@ def fingerprint() -> Fingerprint:
 
     Compare it across processes and ranks with `hardpoint.agreement`. Errors: as `resolve`.
     """
-    return _fingerprint(current_platform())
+    platform = current_platform()
+    return fingerprint_of(platform, _selections(platform))
 
 
-def _fingerprint(platform: Platform) -> Fingerprint:
+def fingerprint_of(platform: Platform, selections: Sequence[Selection]) -> Fingerprint:
+    """The fingerprint of a platform and of selections that were made on it."""
     provenance = platform._provenance  # noqa: SLF001  # as above
     return Fingerprint(
         hardpoint_version=own_version(),
         platform=platform.name,
         platform_version=None if provenance is None else provenance.version,
-        decisions=decisions_of(_selections(platform)),
+        decisions=decisions_of(selections),
     )

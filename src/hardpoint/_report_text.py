@@ -14,6 +14,8 @@ def as_text(data: Mapping[str, Any]) -> str:
 
 
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
+    for bug in data["bugs"]:
+        yield f"BUG in {bug['plugin']} ({bug['phase']}): {bug['message']}"
     machine = data["machine"]
     memory = machine["total_memory_bytes"]
     yield f"hardpoint {data['hardpoint']}, report schema {data['schema']}"
@@ -46,7 +48,7 @@ def _platform_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield "platform: not resolved yet"
         return
     fallback = ", as a fallback" if resolution["is_fallback"] else ""
-    yield f"platform: {resolution['platform']} ({resolution['source']}{fallback})"
+    yield f"platform: {resolution['platform'] or 'NONE'} ({resolution['source']}{fallback})"
     for candidate in resolution["candidates"]:
         yield from _candidate_lines(candidate)
     for device in (data["platform"] or {}).get("devices", []):

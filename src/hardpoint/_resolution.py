@@ -13,7 +13,6 @@ from hardpoint._log import log_once, logger
 from hardpoint._probing import Failure, attempt
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
-from hardpoint._requests import Request
 from hardpoint.errors import (
     AmbiguousPlatformError,
     ContractError,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from hardpoint._machine import Machine
     from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry
+    from hardpoint._requests import Request
     from hardpoint._settings import Settings
 
 _resolving_here = threading.local()
@@ -110,15 +110,20 @@ def resolve_platform(
     *,
     strict: bool,
     note_progress: Callable[[str], None],
+    inspecting: bool = False,
 ) -> Resolution:
-    """One resolution, from the plugins' descriptors to an activated platform. Errors: see `hardpoint.errors`."""
+    """One resolution, from the plugins' descriptors to an activated platform. Errors: see `hardpoint.errors`.
+
+    `inspecting` records a plugin's bug as a candidate's outcome and goes on.
+    """
     with _marked_as_resolving() as mark:
 
         def progress(text: str) -> None:
             mark.append(text)
             note_progress(text)
 
-        return _Resolver(registry, machine, settings, request, strict, progress).run()
+        resolver = _Resolver(registry, machine, settings, request, progress, strict=strict, inspecting=inspecting)
+        return resolver.run()
 
 
 def resolving_here() -> str | None:
@@ -153,14 +158,17 @@ class _Resolver:
         machine: Machine,
         settings: Settings,
         request: Request,
-        strict: bool,
         progress: Callable[[str], None],
+        *,
+        strict: bool,
+        inspecting: bool,
     ) -> None:
         self.registry = registry
         self.machine = machine
         self.settings = settings
         self.request = request
         self.strict = strict
+        self.inspecting = inspecting
         self.progress = progress
         self.considered: list[_Considered] = []
         self.out: list[Candidate] = []
@@ -198,6 +206,7 @@ class _Resolver:
             "platform",
             self.settings,
             names=None if request.open else request.explicit,
+            inspecting=self.inspecting,
             raise_as=self._explicit_error if request.single else None,
         )
         missing = tuple(
@@ -237,6 +246,7 @@ class _Resolver:
             detect,
             phase=Phase.DETECT,
             provenance=loaded.provenance,
+            inspecting=self.inspecting,
             raise_as=self._raise_as(loaded.entry),
         )
         item.seconds = time.perf_counter() - started
@@ -280,7 +290,9 @@ class _Resolver:
     def _activate(self, item: _Considered) -> Platform | None:
         loaded, detection = item.loaded, item.detection
         self.progress(str(loaded.provenance))
-        cls = self.registry.load_class(loaded, Platform, phase=Phase.ACTIVATE, raise_as=self._raise_as(loaded.entry))
+        cls = self.registry.load_class(
+            loaded, Platform, phase=Phase.ACTIVATE, inspecting=self.inspecting, raise_as=self._raise_as(loaded.entry)
+        )
         if isinstance(cls, Failure):
             item.record(cls.outcome, cls.phase, (cls.reason,))
             return None
@@ -289,6 +301,7 @@ class _Resolver:
             lambda: self._build(loaded, cls, devices),
             phase=Phase.ACTIVATE,
             provenance=loaded.provenance,
+            inspecting=self.inspecting,
             raise_as=self._raise_as(loaded.entry),
         )
         if isinstance(platform, Failure):

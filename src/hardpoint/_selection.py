@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The chosen backend with all its candidates, as data. `backend` is None only where the platform has no selectable
-    one.
+    """The chosen backend with all its candidates, as data. `backend` is None where the platform has no selectable one.
 
     `source` says who asked: ``argument``, the variable's name or ``automatic``. `layout` is the cache layout that the
     backend prefers (from depth ``loaded`` on, with a block size). `is_fallback`: a better candidate, or an earlier one
@@ -141,23 +140,25 @@ def select_backend(
 _VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attention")}
 
 
+def survey_backends(platform: Platform, config: AttentionConfig, *, depth: Depth | str) -> Selection:
+    """What a selection would choose, with every candidate evaluated and bugs recorded: for inspection."""
+    return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
+
+
 def valid_backends(
     platform: Platform,
     device_capability: DeviceCapability | Sequence[DeviceCapability | None] | None,
     config: AttentionConfig,
     *,
     depth: Depth | str,
-    inspecting: bool = False,
 ) -> tuple[list[Candidate], dict[str, Candidate]]:
-    """See `Platform.get_valid_backends`. `inspecting` records a plugin's bug and goes on."""
+    """See `Platform.get_valid_backends`."""
     capabilities = (
         (device_capability,)
         if device_capability is None or isinstance(device_capability, DeviceCapability)
         else tuple(device_capability)
     )
-    selector = _Selector(
-        platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False, inspecting=inspecting
-    )
+    selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
     return selector.all_valid()
 
 
@@ -256,6 +257,32 @@ class _Selector:
             self.config.kind, self.platform.name, winner.name, request.describe(), self.config.describe(),
         )  # fmt: skip
         return selection
+
+    def survey(self) -> Selection:
+        """Every candidate evaluated, and the first valid one chosen; no error where there is none."""
+        if self.platform.attention_note is not None:
+            return self._no_selection(Request())
+        candidates: list[Candidate] = []
+        winner: Candidate | None = None
+        for name, item in self._order(Request()):
+            candidate = self._consider(name, item, Request())
+            if winner is None and candidate.outcome is Outcome.VALID:
+                candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
+            candidates.append(candidate)
+        return Selection(
+            kind=self.config.kind,
+            config=self.config,
+            platform=self.platform.name,
+            backend=None if winner is None else winner.name,
+            depth=self.depth,
+            candidates=tuple(candidates),
+            devices=tuple(index for index, _ in self.devices),
+            is_fallback=any(_is_failure(item) for item in candidates[: candidates.index(winner)]) if winner else False,
+            layout=None if winner is None else self.evaluator.layouts.get(winner.name),
+            provenance=None if winner is None else winner.provenance,
+            note=None if winner is not None else "none of the candidates is valid",
+            live=self.platform.machine.live,
+        )
 
     def all_valid(self) -> tuple[list[Candidate], dict[str, Candidate]]:
         if self.platform.attention_note is not None:

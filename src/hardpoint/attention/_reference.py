@@ -64,10 +64,10 @@ def reference_attention(
     lse = torch.full((config.num_heads, len(rows)), -torch.inf, dtype=torch.float64)
     for number, num_keys in enumerate(batch.seq_lens_host):
         first, end = batch.query_start_loc_host[number : number + 2]
-        # The first query of a sequence sees the oldest key that any of them sees.
-        oldest, _ = _visible(num_keys - (end - first), num_keys, causal=causal, window=config.sliding_window)
         if first == end:
             continue
+        # The first query of a sequence sees the oldest key that any of them sees.
+        oldest, _ = _visible(num_keys - (end - first), num_keys, causal=causal, window=config.sliding_window)
         if stored is not None:
             keys, values = stored.read(batch, number, oldest, num_keys)
         else:

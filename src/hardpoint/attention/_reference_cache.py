@@ -43,7 +43,10 @@ def write_kv_cache(
         return
     if batch.slot_mapping is None:
         raise ConfigError("new keys for a cache need batch.slot_mapping", field="slot_mapping")
-    slots = batch.slot_mapping.tolist()[: batch.new_key_starts[-1]]
+    count = batch.new_key_starts[-1]
+    slots = batch.slot_mapping.tolist()[:count]
+    if len(slots) < count:
+        raise ConfigError(f"{len(slots)} slots for {count} new keys", field="slot_mapping")
     for tensor, rows, factor in zip(cache.tensors, new, (key_scale, value_scale), strict=False):
         num_blocks, _, block_size, _ = tensor.shape
         for row, slot in enumerate(slots):
