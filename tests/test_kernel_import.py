@@ -12,6 +12,7 @@ import pytest
 
 from hardpoint._kernels import KernelModule, KernelOutcome, KernelRecord
 from hardpoint._reasons import Reason, ReasonCode
+from hardpoint.errors import MissingOperatorError
 from tests.native import MISSING_DEPENDENCY, NO_INIT, REGISTRY, KernelPlatform, Site, binary, outcomes
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def test_a_library_that_only_registers_is_imported(site: Site, registry: types.M
     assert (record.outcome, record.file) == (IMPORTED, str(file))
     assert platform.get_operator(name, f"{REGISTRY}:twice") is registry.twice
     assert registry.twice(21) == 42
+    with pytest.raises(MissingOperatorError, match="it only registers them; ask for 'namespace::operator'"):
+        platform.get_operator(name, "twice")
 
 
 @pytest.mark.compiler

@@ -22,6 +22,7 @@ from hardpoint.errors import (
     KernelError,
     MissingOperatorError,
     ResolutionInProgressError,
+    ResolutionTimeoutError,
 )
 from tests.native import KernelPlatform, Site, binary, outcomes
 
@@ -145,6 +146,24 @@ def test_many_threads_import_once(site: Site, shared: Any) -> None:
     assert len(reports) == 32
     assert len({id(report) for report in reports}) == 1
     assert shared.counts == {"good": 1, "bad": 1, "setup": 1}
+
+
+def test_a_thread_does_not_wait_for_ever(site: Site, shared: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that hangs in one thread ends the wait of another with an error that names it."""
+    monkeypatch.setattr("hardpoint._kernels.IMPORT_TIMEOUT_SECONDS", 0.05)
+    shared.started, shared.go_on = threading.Event(), threading.Event()
+    name = site.module("import hardpoint_test_shared as s\ns.started.set()\ns.go_on.wait(60)")
+    platform = KernelPlatform(KernelModule(name=name))
+    thread = threading.Thread(target=platform.import_kernels)
+    thread.start()
+    try:
+        assert shared.started.wait(60)
+        with pytest.raises(ResolutionTimeoutError, match=f"for another thread to import kernel module {name}"):
+            platform.import_kernels()
+    finally:
+        shared.go_on.set()
+        thread.join(60)
+    assert outcomes(platform) == [IMPORTED]
 
 
 @pytest.mark.parametrize("inspecting", [False, True])
