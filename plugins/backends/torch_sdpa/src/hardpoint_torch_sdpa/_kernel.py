@@ -1,0 +1,70 @@
+"""One call of scaled_dot_product_attention, with the logarithm of the softmax's denominator where it is wanted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch  # noqa: TID253  # imported only with a chosen backend
+from torch.nn.functional import pad, scaled_dot_product_attention  # noqa: TID253  # as torch
+
+_LSE_CHUNK_ELEMENTS = 1 << 22
+
+
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
+    scale: float,
+    with_lse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attend ``(n, heads, q, d)`` to ``(n, kv heads, k, d)``: result ``(n, heads, q, dv)`` and lse ``(n, heads, q)``.
+
+    `mask` is additive and broadcasts; `causal` aligns to the start, as torch does, so q must equal k. All of one dtype,
+    last axis dense, k > 0. Rows whose mask is minus infinity throughout have no defined result.
+    """
+    v_head_size = value.shape[-1]
+    on_cpu = query.device.type == "cpu"
+    if on_cpu and v_head_size != query.shape[-1]:
+        # torch's CPU kernel wants one head size, and its fallback materialises all scores. Zeros change nothing.
+        size = max(v_head_size, query.shape[-1])
+        query, key, value = (pad(t, (0, size - t.shape[-1])) if t.shape[-1] < size else t for t in (query, key, value))
+    if with_lse and on_cpu and (flash := _cpu_flash()) is not None:
+        out, lse = flash(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
+        return out[..., :v_head_size], lse
+    grouped = query.shape[1] != key.shape[1]
+    out = scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
+    lse = logsumexp(query, key, mask=mask, causal=causal, scale=scale) if with_lse else None
+    return out[..., :v_head_size], lse
+
+
+def _cpu_flash() -> Any:  # noqa: ANN401  # Any: torch's operators are untyped
+    """The operator behind the public function on a CPU, which has the denominators at hand; None: not in this torch."""
+    return getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+
+
+def logsumexp(
+    query: torch.Tensor, key: torch.Tensor, *, mask: torch.Tensor | None, causal: bool, scale: float
+) -> torch.Tensor:
+    """The lse of `attend`, by a second multiplication of query and key, some rows at a time: float32 or wider."""
+    num_heads, num_rows, num_keys = query.shape[1], query.shape[2], key.shape[2]
+    by_group = (key.shape[1], num_heads // key.shape[1])
+    wide = torch.promote_types(query.dtype, torch.float32)
+    keys = key.to(wide).unsqueeze(2).mT
+    if mask is not None:
+        mask = mask.expand(query.shape[0], num_heads, num_rows, num_keys)
+    columns = torch.arange(num_keys, device=query.device) if causal else None
+    step = max(1, _LSE_CHUNK_ELEMENTS // max(1, query.shape[0] * num_heads * num_keys))
+    parts = []
+    for first in range(0, num_rows, step):
+        rows = query[:, :, first : first + step].to(wide)
+        logits = (torch.unflatten(rows, 1, by_group) @ keys).flatten(1, 2) * scale
+        if mask is not None:
+            logits = logits + mask[:, :, first : first + step]
+        if columns is not None:
+            last = torch.arange(first, first + logits.shape[2], device=query.device)
+            logits = logits.masked_fill(columns > last[:, None], -torch.inf)
+        parts.append(logits.logsumexp(-1))
+    return torch.cat(parts, dim=2)
