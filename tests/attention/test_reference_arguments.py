@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,6 +60,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"value_scale": 2.0}, "value_scale", "value_scale=2.0: a cache of float64 has no scale"),
     ({"config": config(kv_cache_dtype="int8"), "key_scale": 0.0}, "key_scale", "key_scale=0.0: must be positive"),
     ({"batch": built(slot_mapping=None)}, "slot_mapping", "need batch.slot_mapping"),
+    ({"batch": replace(built(), slot_mapping=torch.tensor([0]))}, "slot_mapping", "1 slots for 2 new keys"),
     ({"batch": built(slot_mapping=[0, 8])}, "slot_mapping", "slot 8 of a cache of 2 x 4"),
     ({"batch": built(slot_mapping=[0, -2])}, "slot_mapping", "slot -2 of a cache of 2 x 4"),
     ({"batch": built(block_table=None)}, "block_table", "a cache needs batch.block_table"),
