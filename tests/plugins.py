@@ -7,13 +7,13 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 import hardpoint
 from tests.distributions import add
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 _numbers = itertools.count()
 

@@ -25,7 +25,7 @@ def made(cls: type[errors.HardpointError]) -> errors.HardpointError:
         "field": "dtype", "candidates": (candidate,), "reasons": (reason,),
     }  # fmt: skip
     known = inspect.signature(cls.__init__).parameters
-    return cls("what happened\nand where", **{name: value for name, value in fields.items() if name in known})  # type: ignore[arg-type]
+    return cls("what happened\nand where", **{name: value for name, value in fields.items() if name in known})
 
 
 @pytest.mark.parametrize("cls", EVERY)

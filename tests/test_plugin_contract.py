@@ -247,7 +247,8 @@ def test_a_property_of_the_plugin_is_not_evaluated(site: Site) -> None:
     """B28: registration runs no code of the plugin's but its descriptor hook."""
     site.platform(
         "host",
-        hooks="@property\ndef device(self):\n    raise RuntimeError('opened')\n\n@property\ndef hardpoint_x(self):\n    raise RuntimeError",
+        hooks="@property\ndef device(self):\n    raise RuntimeError('opened')\n\n"
+        "@property\ndef hardpoint_x(self):\n    raise RuntimeError",
     )
     assert hardpoint.resolve().platform.name == "host"
 

@@ -26,7 +26,7 @@ ABSENT = "return Detection.absent('no such device node')"
 
 
 def outcomes(resolution: hardpoint.Resolution) -> dict[str, Outcome]:
-    """What became of each candidate, by name; the environment's own plugins are left out, as the fixture leaves them."""
+    """What became of each candidate, by name, without the plugins of the environment."""
     return {
         candidate.name: candidate.outcome
         for candidate in resolution.candidates

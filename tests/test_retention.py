@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ import hardpoint
 from tests.plugins import Site, config
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable
 
 FIRST = "BackendPriority('first', 'fastest here'), BackendPriority('second', 'works everywhere')"
@@ -78,8 +78,7 @@ def test_the_failing_frame_is_gone(
         try:
             platform = hardpoint.resolve("vendor" if explicit and on_platform else None).platform
             platform.select_backend(config(), "first" if explicit and not on_platform else None, depth="ready")
-        except (ValueError, ZeroDivisionError) as caught:
-            assert str(caught)
+        except (ValueError, ZeroDivisionError):
             return
         assert not explicit
         assert "ZeroDivision" not in error

@@ -398,10 +398,24 @@ def test_a_repeated_question_is_answered_from_memory(site: Site) -> None:
     assert here().select_backend(config()) is one
     assert here().select_backend(config(), devices=[0], depth="static") is not one
     changed: dict[str, Any] = {
-        "kind": "mla_attention", "head_size": 32, "v_head_size": 32, "num_heads": 8, "num_kv_heads": 2, "dtype": "float16",
-        "kv_cache_dtype": "int8", "block_size": 8, "attention_type": "encoder_only", "causal": False, "sliding_window": 5,
-        "sinks": True, "alibi": True, "soft_cap": 3.0, "kv_sharing": True, "batch_invariant": True, "max_model_len": 7,
-    }  # fmt: skip
+        "kind": "mla_attention",
+        "head_size": 32,
+        "v_head_size": 32,
+        "num_heads": 8,
+        "num_kv_heads": 2,
+        "dtype": "float16",
+        "kv_cache_dtype": "int8",
+        "block_size": 8,
+        "attention_type": "encoder_only",
+        "causal": False,
+        "sliding_window": 5,
+        "sinks": True,
+        "alibi": True,
+        "soft_cap": 3.0,
+        "kv_sharing": True,
+        "batch_invariant": True,
+        "max_model_len": 7,
+    }
     assert set(changed) | {"kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim"} == set(FIELD_NAMES)
     del changed["kind"]
     for name, value in changed.items():

@@ -283,7 +283,7 @@ class Platform(ABC):
     def select_backend(
         self,
         config: AttentionConfig,
-        requested: str | Sequence[str] | None = None,
+        requested: str | Sequence[str] | Selection | None = None,
         devices: Sequence[int] | int | None = None,
         depth: Depth | str = "loaded",
         *,
@@ -291,7 +291,8 @@ class Platform(ABC):
     ) -> Selection:
         """*Final.* The best backend for a layer kind, with every candidate and why the others were not taken.
 
-        `requested`: a name, or names in order of preference (a last ``auto`` opens the automatic order); it beats the
+        `requested`: a name, names in order of preference (a last ``auto`` opens the automatic order), or the selection
+        of the layer whose cache this one shares (same backend and layout, or an error); it beats the
         kind's variable (``HARDPOINT_ATTENTION_BACKEND``). `devices`: logical indices that must all be able to run it
         (default: all of them). Errors: `UnknownBackendError`, `BackendUnavailableError`, `NoBackendError`.
         """
