@@ -149,6 +149,24 @@ def test_static_rejection_asks_metadata_only() -> None:
     assert "declares: nowhere._plain, nowhere._here, nowhere._gone, nowhere._amx, nowhere._avx, cpu" in unknown
 
 
+def test_a_distribution_is_looked_for_once() -> None:
+    """The alternatives of a group lie in one distribution: the machine is asked once, and only if one can run."""
+    asked: list[str] = []
+
+    class Counting(InMemoryMachine):
+        def distribution_version(self, name: str) -> str | None:
+            asked.append(name)
+            return super().distribution_version(name)
+
+    no_amx = Reason(code=ReasonCode.CAPABILITY, message="no amx_tile")
+    modules = [KernelModule(name=f"nowhere._{letter}", group="cpu", distribution="kernels") for letter in "abc"]
+    assert static_rejection_for(modules, Counting(), ("cpu",)) is not None
+    assert asked == ["kernels"]
+    unsupported = KernelModule(name="nowhere._d", distribution="kernels", unsupported=no_amx)
+    assert static_rejection_for([unsupported], Counting(), ("nowhere._d",)) is not None
+    assert asked == ["kernels"]
+
+
 def test_a_report_is_json() -> None:
     """The report has a JSON form with every module, and a text with a line for each."""
     data = json.loads(json.dumps(REPORT.as_dict()))

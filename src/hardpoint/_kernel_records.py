@@ -213,25 +213,28 @@ def static_rejection_for(
 
 def static_records(modules: Iterable[KernelModule], machine: Machine) -> tuple[KernelRecord, ...]:
     """Every module as `NOT_RUN`, with what speaks against it without importing it."""
+    modules = tuple(modules)
+    # The alternatives of a group come in one distribution, and a live machine looks for it anew at each question.
+    distributions = {module.distribution for module in modules if module.distribution and module.unsupported is None}
+    missing = {name for name in distributions if machine.distribution_version(name) is None}
     return tuple(
         KernelRecord(
             name=module.name,
             outcome=KernelOutcome.NOT_RUN,
             required=module.required,
             group=module.group,
-            reason=module.unsupported or _not_installed(module, machine),
+            reason=module.unsupported
+            or (_not_installed(module.distribution) if module.distribution in missing else None),
         )
         for module in modules
     )
 
 
-def _not_installed(module: KernelModule, machine: Machine) -> Reason | None:
-    if module.distribution is None or machine.distribution_version(module.distribution) is not None:
-        return None
+def _not_installed(distribution: str | None) -> Reason:
     return Reason(
         code=ReasonCode.NOT_INSTALLED,
-        message=f"{module.distribution} is not installed",
-        remedy=f"pip install {module.distribution}",
+        message=f"{distribution} is not installed",
+        remedy=f"pip install {distribution}",
     )
 
 
