@@ -79,7 +79,10 @@ def fault_of(path: str, error: Exception, what: str) -> DiscoveryFault:
 
 def read_bytes(path: str) -> bytes:
     """A file's content. Half the price of `open`, and a scan is made of nothing else."""
-    descriptor = os.open(path, _FLAGS)
+    return _drain(os.open(path, _FLAGS))
+
+
+def _drain(descriptor: int) -> bytes:
     try:
         data = os.read(descriptor, _CHUNK)
         if len(data) == _CHUNK:  # a regular file gives less only at its end
@@ -241,7 +244,8 @@ def read_listing(listing: Listing) -> list[FolderCopy]:
     prefix = listing.prefix
     for name in listing.names:
         try:
-            data = read_bytes(f"{prefix}{name}/entry_points.txt")
+            # Not through read_bytes: most have no such file, and an exception pays for each frame that it passes.
+            data = _drain(os.open(f"{prefix}{name}/entry_points.txt", _FLAGS))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             continue
         except OSError as error:
@@ -276,7 +280,7 @@ def name_and_version(copy: Copy) -> tuple[str | None, str | None]:
     found: dict[str, str] = {}
     for name, value in copy.headers():
         if name in {"name", "version"}:
-            found.setdefault(name, value.strip())
+            found.setdefault(name, " ".join(value.split()))  # a folded line is one line
             if len(found) == 2:
                 break
     return found.get("name") or None, found.get("version") or None
