@@ -89,6 +89,17 @@ def test_sibling_does_not_count() -> None:
     assert limits_of(files).whole_cpus == 2
 
 
+def test_mount_of_another_group_with_the_same_beginning() -> None:
+    """A mount whose root is /box is not that of the group /box2/inner: only what it shows at its top counts."""
+    files: dict[str, str | bytes | OSError] = {
+        "/proc/self/cgroup": "0::/box2/inner\n",
+        "/proc/self/mountinfo": V2_MOUNT.replace(" / /sys", " /box /sys"),
+        "/sys/fs/cgroup/cpu.max": "300000 100000\n",
+        "/sys/fs/cgroup/2/inner/cpu.max": "100000 100000\n",
+    }
+    assert limits_of(files).whole_cpus == 3
+
+
 def test_versions_of_one_system_are_both_read() -> None:
     """On a hybrid system the controllers are version 1, and the unified hierarchy stands beside them without any."""
     files: dict[str, str | bytes | OSError] = {

@@ -36,6 +36,12 @@ def test_larger_node_has_more_ranks() -> None:
     assert [share.numa_node for share in divide(4, nodes, 8)] == [0, 0, 0, 1]
 
 
+def test_further_rank_goes_where_most_is_left_for_it() -> None:
+    """Four ranks on nodes of five and three CPUs: three and one, so that no rank has less than five thirds."""
+    nodes = [(0, [(cpu,) for cpu in range(5)]), (1, [(cpu,) for cpu in range(5, 8)])]
+    assert [share.numa_node for share in divide(4, nodes, 8)] == [0, 0, 0, 1]
+
+
 def test_core_is_split_only_where_it_must_be() -> None:
     """Two ranks on two cores of two threads have a core each; four have a thread each."""
     nodes = [(0, [(0, 2), (1, 3)])]

@@ -98,6 +98,11 @@ def test_avx512_without_bf16(make_machine: Make) -> None:
     )
 
 
+def test_bf16_without_avx512(make_machine: Make) -> None:
+    """One flag alone does not make up for those that it builds on."""
+    assert tried(make_machine(["avx2 fma f16c avx512_bf16"])) == ["_avx2"]
+
+
 def test_tiles_that_are_not_permitted(make_machine: Make) -> None:
     """The reason is the kernel's refusal, and the next module is tried."""
     machine = make_machine("sapphire rapids", probes={"cpu.amx": PermissionError(1, "Operation not permitted")})
