@@ -46,10 +46,14 @@ class ForeignCopy:
             self.entry_points = tuple(point for point in found if point[0] in GROUPS)
 
     def has_metadata(self) -> bool:
-        own = getattr(self._distribution, "_has_metadata", None)
-        # A finder's own class need not have it, and those of importlib_metadata 8 have not.
-        found = _attempt(own if own is not None else lambda: self._text() is not None)
-        return found is True
+        return _attempt(self._has_metadata) is True
+
+    def _has_metadata(self) -> bool:
+        # The authority's own method for it is recent, and a finder's class need not have a folder.
+        path = getattr(self._distribution, "_path", None)
+        if path is None:
+            return self._text() is not None
+        return bool(path.joinpath("METADATA").exists() or path.joinpath("PKG-INFO").exists() or path.is_file())
 
     def headers(self) -> Iterable[tuple[str, str]]:
         text = _attempt(self._text)
