@@ -45,7 +45,11 @@ def log_once(
     """
     if not log.isEnabledFor(level):
         return
-    text = _format(message, args)
+    try:
+        text = str(message) % args if args else str(message)
+    except Exception as error:  # noqa: BLE001
+        # An argument whose text cannot be made, or a wrong format: the record is still worth having.
+        text = _unformatted(message, args, error)
     if exc_info is not None and exc_info is not False:
         text, shown = _with_exception(text, exc_info)
     else:
@@ -98,13 +102,9 @@ def _is_taken(log: logging.Logger, level: int) -> bool:
     return False
 
 
-def _format(message: object, args: tuple[object, ...]) -> str:
-    try:
-        return str(message) % args if args else str(message)
-    except Exception as error:  # noqa: BLE001
-        # An argument whose text cannot be made, or a wrong format: the record is still worth having.
-        shown = ", ".join(_safe(item) for item in args)
-        return f"{_safe(message)} [{shown}] (could not be formatted: {type(error).__name__})"
+def _unformatted(message: object, args: tuple[object, ...], error: Exception) -> str:
+    shown = ", ".join(_safe(item) for item in args)
+    return f"{_safe(message)} [{shown}] (could not be formatted: {type(error).__name__})"
 
 
 def _safe(item: object) -> str:
