@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hardpoint import DeviceCapability, normalise_gfx, parse_compute_capability
-from hardpoint._capability import ComputeCapability
+from hardpoint._capability_names import ComputeCapability
 from hardpoint.errors import CapabilityError
 
 

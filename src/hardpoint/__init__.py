@@ -58,9 +58,9 @@ _HOME = {
     "hookimpl": "hookspecs",
     "inspect": "_inspection",
     "log_once": "_log",
-    "normalise_gfx": "_capability",
+    "normalise_gfx": "_capability_names",
     "override_platform": "_process",
-    "parse_compute_capability": "_capability",
+    "parse_compute_capability": "_capability_names",
     "platform": "_process",
     "register": "_process",
     "report": "_report",
@@ -101,8 +101,8 @@ if TYPE_CHECKING:
     from hardpoint._backend_spec import BackendSpec as BackendSpec
     from hardpoint._backend_spec import Order as Order
     from hardpoint._capability import DeviceCapability as DeviceCapability
-    from hardpoint._capability import normalise_gfx as normalise_gfx
-    from hardpoint._capability import parse_compute_capability as parse_compute_capability
+    from hardpoint._capability_names import normalise_gfx as normalise_gfx
+    from hardpoint._capability_names import parse_compute_capability as parse_compute_capability
     from hardpoint._evaluation import Depth as Depth
     from hardpoint._fingerprint import Fingerprint as Fingerprint
     from hardpoint._inspection import inspect as inspect

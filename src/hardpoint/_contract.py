@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, Any, Final
 
+from hardpoint._importing import is_target
 from hardpoint._names import near_miss
 from hardpoint._reasons import Provenance, ReasonCode
 from hardpoint.errors import ContractError
@@ -24,7 +24,6 @@ HOOKS: Final = {
 OPERATION_KINDS: Final = ("attention", "mla_attention")
 _ALL_HOOKS: Final = tuple(name for name in vars(HookSpecs) if name.startswith("hardpoint_"))
 _MARKER: Final = f"{PROJECT}_impl"
-_TARGET: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 
 
 def check_object(kind: str, plugin: object, provenance: Provenance) -> None:
@@ -107,7 +106,7 @@ def check_spec(kind: str, spec: object, provenance: Provenance, requires_hardpoi
     remarks = _check_api(described.api, provenance, requires_hardpoint)
     problems = _backend_problems(described) if kind == "backend" else []
     target: object = described.target
-    if not (isinstance(target, str) and _TARGET.match(target)):
+    if not (isinstance(target, str) and is_target(target)):
         problems.append(f"target {target!r} is not of the form 'package.module:Class'")
     if problems:
         raise ContractError(f"{provenance}: " + "; ".join(problems), plugin=provenance.plugin)

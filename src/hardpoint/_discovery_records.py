@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from hardpoint._reasons import ReasonCode
@@ -12,8 +11,7 @@ GROUPS = ("hardpoint.platforms", "hardpoint.backends")
 """The entry-point groups of Hardpoint's plugins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryPointRecord:
+class EntryPointRecord(NamedTuple):
     """One entry point of one of our groups, as its metadata has it; nothing was imported to learn it.
 
     `value` is the text behind the equals sign, extras and all. `distribution` is None where the metadata has no name
@@ -33,8 +31,7 @@ class EntryPointRecord:
     untrusted_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryFault:
+class DiscoveryFault(NamedTuple):
     """Metadata that could not be read or contradicts itself. It costs nobody but the distribution it belongs to."""
 
     path: str
@@ -42,8 +39,7 @@ class DiscoveryFault:
     code: ReasonCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
+class Discovery(NamedTuple):
     """The entry points of our groups, sorted by group and name, and what went wrong on the way.
 
     `method` is ``raw scan``, or ``importlib_metadata`` where any part of the answer had to come from there.

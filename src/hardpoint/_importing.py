@@ -38,6 +38,12 @@ class Target(NamedTuple):
         return tuple(".".join(parts[: count + 1]) for count in range(len(parts)))
 
 
+def is_target(text: str) -> bool:
+    """Whether a text has the form of a descriptor's target, ``"package.module:Class"``."""
+    target = Target.parse(text)
+    return target is not None and bool(target.attributes) and "[" not in text
+
+
 def import_target(target: Target, provenance: Provenance, *, foreign: list[str] | None = None) -> Any:  # noqa: ANN401  # whatever the target names
     """Import the module and return the object. `foreign` collects top-level modules that a light module may not import.
 

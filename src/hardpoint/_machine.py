@@ -8,8 +8,7 @@ vendor's library or tool in another way, so that what was decided can be replaye
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,8 +17,7 @@ Json: TypeAlias = Any
 """What JSON can hold. Python's types cannot say it usefully: every look into it would need a cast."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(NamedTuple):
     """What a tool printed and how it ended."""
 
     returncode: int

@@ -15,10 +15,10 @@ from hardpoint import _contract
 from hardpoint._discovery import GROUPS, Discovery, EntryPointRecord, discover, requires_hardpoint
 from hardpoint._flight import SingleFlight
 from hardpoint._importing import Target, import_target
-from hardpoint._log import log_once, logger
 from hardpoint._names import normalise_distribution, normalise_name
 from hardpoint._probing import Failure, attempt, raise_failure
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._say import INFO, WARNING, say_once
 from hardpoint.errors import ContractError, HardpointError, ResolutionInProgressError, ResolutionTimeoutError
 from hardpoint.hookspecs import PROJECT, HookSpecs, PlatformSpec
 
@@ -131,7 +131,7 @@ class Registry:
         if self._discovery is None:
             found = discover()
             for fault in found.faults:
-                log_once(logger, 30, "plugin discovery: %s: %s", fault.path, fault.message)
+                say_once(WARNING, "plugin discovery: %s: %s", fault.path, fault.message)
             self._discovery = found
         return self._discovery
 
@@ -262,7 +262,7 @@ class Registry:
                 "a plugin module may import the standard library and hardpoint only"
             )
         for remark in remarks:
-            log_once(logger, 30, "%s", remark)
+            say_once(WARNING, "%s", remark)
         reasons = tuple(Reason(code=ReasonCode.CONTRACT, message=remark) for remark in remarks)
         return LoadedPlugin(entry=entry, plugin=plugin, spec=spec, remarks=reasons)
 
@@ -294,8 +294,7 @@ class Registry:
             dead = _contract.check_class(found, base, loaded.provenance, text)
             if dead:
                 self._dead_members[key] = dead
-                log_once(
-                    logger, 20, "%s: %s defines members that the contract does not know: %s",
+                say_once(INFO, "%s: %s defines members that the contract does not know: %s",
                     loaded.provenance, text, ", ".join(dead),
                 )  # fmt: skip
             if loaded.entry.kind == "backend":

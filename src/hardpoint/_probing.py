@@ -8,11 +8,10 @@ whose it is. Records hold text only, so that nothing which the failing frames he
 from __future__ import annotations
 
 import errno
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
-from hardpoint._log import logger
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._say import say_debug
 from hardpoint.errors import ContractError, EnvironmentFailure, HardpointError
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ def attempt(
                 add_note(error, provenance, phase)
                 raise
             failure = Failure(Outcome.BUG, phase, _reason(error, ReasonCode.OTHER))
-        if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s, %s: %s\n%s", provenance, phase, failure.reason.message, failure.reason.detail)
+        say_debug("%s, %s: %s\n%s", str(provenance), phase, failure.reason.message, failure.reason.detail)
         if raise_as is not None and failure.outcome is not Outcome.BUG:
             raise_failure(failure, provenance, raise_as, error)
         return failure

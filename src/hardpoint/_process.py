@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hardpoint._flight import SingleFlight
-from hardpoint._log import forget_logged, log_once, logger
 from hardpoint._machine_live import LiveMachine
 from hardpoint._names import normalise_name
 from hardpoint._plugins import Registry
 from hardpoint._requests import read_request
 from hardpoint._resolution import Resolution, in_progress_error, resolve_platform, resolving_here
+from hardpoint._say import WARNING, say_once
 from hardpoint._settings import read_settings, warn_unknown
 from hardpoint.errors import HardpointError, ResolutionTimeoutError
 
@@ -187,9 +187,8 @@ def register(kind: str, name: str, plugin: object, distribution: str | None = No
     state = process()
     entry = state.registry.register(kind, name, plugin, distribution)
     if kind == "platform" and state.current is not None:
-        log_once(
-            logger,
-            logging.WARNING,
+        say_once(
+            WARNING,
             "%s was registered after the platform had been resolved to %s; it takes part after hardpoint.reset()",
             entry.provenance,
             state.current.platform.name,
@@ -207,7 +206,8 @@ def reset() -> None:
     importlib.invalidate_caches()
     with _process_lock:
         _process = None
-    forget_logged()
+    if "hardpoint._log" in sys.modules:
+        sys.modules["hardpoint._log"].forget_logged()
 
 
 def _renew_locks() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 Scalar = str | int | float | bool | None
 """What a record may hold."""
@@ -140,8 +140,7 @@ class Reason:
         return data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Where a plugin comes from. Unknown parts are None; `plugin` is ``platform/NAME`` or ``backend/NAME``."""
 
     plugin: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hardpoint._log import log_once, logger
 from hardpoint._names import normalise_name
+from hardpoint._say import WARNING, say_once
 from hardpoint.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -56,8 +55,7 @@ def read_request(
     if not names:
         return Request(set_names, variable) if set_names else Request()
     if set_names and set_names != names:
-        log_once(
-            logger, logging.WARNING, "%s=%s (argument) is taken, not %s=%s",
+        say_once(WARNING, "%s=%s (argument) is taken, not %s=%s",
             what, ",".join(names), variable, ",".join(set_names),
         )  # fmt: skip
     return Request(names, "argument")

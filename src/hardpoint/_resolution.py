@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hardpoint._log import log_once, logger
 from hardpoint._probing import Failure, attempt
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
+from hardpoint._say import WARNING, say_once
 from hardpoint.errors import (
     AmbiguousPlatformError,
     ContractError,
@@ -372,7 +371,7 @@ class _Resolver:
                 raise PlatformUnavailableError(
                     f"{text}; strict mode does not fall back to {platform.name}", candidates=self._candidates()
                 ) from _cause(candidate)
-            log_once(logger, logging.WARNING, "%s; using %s instead", text, platform.name)
+            say_once(WARNING, "%s; using %s instead", text, platform.name)
 
     def _nothing_left(self) -> HardpointError:
         candidates = self._candidates()

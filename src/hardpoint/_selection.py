@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hardpoint._backend_spec import BackendSpec
 from hardpoint._capability import DeviceCapability
 from hardpoint._evaluation import Asked, Depth, Evaluator
-from hardpoint._log import log_once, logger
 from hardpoint._order import arrange
 from hardpoint._probing import Failure, add_note
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
 from hardpoint._requests import Request, read_request
+from hardpoint._say import INFO, WARNING, say_once
 from hardpoint._settings import backend_variable, read_settings, split_names
 from hardpoint.attention import AttentionConfig
 from hardpoint.errors import (
@@ -252,8 +251,7 @@ class _Selector:
         )
         if isinstance(requested, Selection):
             self._check_shared_layout(requested, selection)
-        log_once(
-            logger, logging.INFO, "%s on %s: backend %s (%s) for %s",
+        say_once(INFO, "%s on %s: backend %s (%s) for %s",
             self.config.kind, self.platform.name, winner.name, request.describe(), self.config.describe(),
         )  # fmt: skip
         return selection
@@ -436,8 +434,7 @@ class _Selector:
             if not _is_failure(candidate) and candidate.name not in request.explicit:
                 continue
             lost = True
-            log_once(
-                logger, logging.WARNING, "%s backend %s%s [%s]; using %s instead",
+            say_once(WARNING, "%s backend %s%s [%s]; using %s instead",
                 self.config.kind, candidate.describe(), _remedies(candidate),
                 candidate.provenance or "no distribution", winner,
             )  # fmt: skip

@@ -6,13 +6,12 @@ their own (`hardpoint.hookspecs.Setting`).
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from hardpoint._log import log_once, logger
 from hardpoint._names import normalise_distribution, normalise_name
+from hardpoint._say import WARNING, say_once
 from hardpoint.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def warn_unknown(machine: Machine, owned: Iterable[str] = ()) -> None:
     """Warn once of each variable with our prefix that nobody owns: it has no effect, and somebody meant it to."""
     for name, meant in unknown_variables(machine, owned).items():
         guess = f"; did you mean {meant}?" if meant else f". Known: {', '.join(sorted((*DESCRIPTIONS, *owned)))}"
-        log_once(logger, logging.WARNING, "unknown variable %s has no effect%s", name, guess)
+        say_once(WARNING, "unknown variable %s has no effect%s", name, guess)
 
 
 def _meaningless(variable: str, value: str, accepted: str) -> SettingsError:

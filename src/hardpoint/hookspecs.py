@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pluggy
 
@@ -60,8 +60,7 @@ class Rank(IntEnum):
     """Always usable, never a rival of an accelerator."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """An environment variable that a plugin owns, under its own prefix; the doctor lists it."""
 
     name: str

@@ -6,10 +6,9 @@ without support for a register file does too, and an instruction that is not the
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hardpoint import Reason, ReasonCode, log_once
+from hardpoint import Reason, ReasonCode
 from hardpoint_cpu._architecture import ARM, BASELINE, X86, family_of, level_of, with_meanings
 from hardpoint_cpu._cpuinfo import READ_LIMIT_BYTES, CpuInfo, common_words, parse_cpuinfo
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from hardpoint import Machine
 
-logger: Final = logging.getLogger("hardpoint.cpu")
 
 _VENDORS: Final = {
     "GenuineIntel": "Intel",
@@ -89,7 +87,12 @@ def read_processor(machine: Machine, cpus: AbstractSet[int] | None) -> Processor
         unknown = f"{type(error).__name__}: {error}"
     if unknown is not None:
         message = f"the CPU's instruction sets cannot be read ({unknown}): only what every {family} has is assumed"
-        log_once(logger, logging.WARNING, "%s", message)
+        # The logging package costs a tenth of a resolution: it is imported where there is something to say.
+        import logging
+
+        from hardpoint import log_once
+
+        log_once(logging.getLogger("hardpoint.cpu"), logging.WARNING, "%s", message)
         notes.append(_note(message))
     refusal = _amx_refusal(machine) if "amx_tile" in flags else None
     if refusal is not None:
