@@ -96,6 +96,12 @@ def test_encoders_run_without_a_cache(
     random_step(config, [3, 5, 5, 5, 0, 1, 1, 4], [3, 5, 5, 5, 0, 1, 1, 4], padding=2).check()
 
 
+def test_without_a_cache_its_storage_dtype_does_not_matter(random_step: Callable[..., Any]) -> None:
+    """Biases that a float64 cache would need are rounded for float32 keys."""
+    config = _config(kv_cache_dtype="float64", alibi=True, sliding_window=3)
+    random_step(config, [3, 5, 5, 0, 1], [3, 5, 5, 0, 1], cached=False).check()
+
+
 def test_a_decoder_runs_without_a_cache(random_step: Callable[..., Any]) -> None:
     """Prefills over their own keys alone, though the config has a block size."""
     random_step(_config(), [3, 5, 5, 0, 1], [3, 5, 5, 0, 1], cached=False).check()

@@ -59,7 +59,7 @@ def gather(cache: torch.Tensor, blocks: Blocks, scratch: Scratch, name: str, dty
     if dense.dtype != dtype:
         # Conversion keeps the memory order, so that both sides are read and written in one direction.
         by_token = not dense.is_contiguous()
-        shape = dense.transpose(1, 2).shape if by_token else dense.shape
+        shape = tuple(dense.transpose(1, 2).shape if by_token else dense.shape)
         converted = scratch.get(f"{name} converted", shape, dtype, cache.device)
         dense = (converted.transpose(1, 2) if by_token else converted).copy_(dense)
     if blocks.uniform:
@@ -103,7 +103,9 @@ def _gather_raw(cache: torch.Tensor, blocks: Blocks, scratch: Scratch, name: str
 
 
 def _memory_rows(cache: torch.Tensor, row: int) -> torch.Tensor:
-    last = sum((size - 1) * stride for size, stride in zip(cache.shape, cache.stride(), strict=True))
+    blocks, heads, size, content = cache.shape
+    by_block, by_head, by_token, by_content = cache.stride()
+    last = (blocks - 1) * by_block + (heads - 1) * by_head + (size - 1) * by_token + (content - 1) * by_content
     return cache.as_strided((last // row + 1, row), (row, 1))
 
 

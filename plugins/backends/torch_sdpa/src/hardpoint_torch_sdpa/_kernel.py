@@ -31,17 +31,20 @@ def attend(
         # torch's CPU kernel wants one head size, and its fallback materialises all scores. Zeros change nothing.
         size = max(v_head_size, query.shape[-1])
         query, key, value = (pad(t, (0, size - t.shape[-1])) if t.shape[-1] < size else t for t in (query, key, value))
-    if with_lse and on_cpu and (flash := _cpu_flash()) is not None:
+    grouped = query.shape[1] != key.shape[1]
+    if with_lse and on_cpu and (flash := _cpu_flash(grouped=grouped)) is not None:
         out, lse = flash(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
         return out[..., :v_head_size], lse
-    grouped = query.shape[1] != key.shape[1]
     out = scaled_dot_product_attention(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=grouped)
     lse = logsumexp(query, key, mask=mask, causal=causal, scale=scale) if with_lse else None
     return out[..., :v_head_size], lse
 
 
-def _cpu_flash() -> Any:  # noqa: ANN401  # Any: torch's operators are untyped
-    """The operator behind the public function on a CPU, which has the denominators at hand; None: not in this torch."""
+def _cpu_flash(*, grouped: bool) -> Any:  # noqa: ANN401  # Any: torch's operators are untyped
+    """The operator behind the public function on a CPU, which has the denominators at hand; None: do without."""
+    if grouped and torch.__version__ < "2.13":
+        # The public function keeps grouped heads from a kernel that does not know them; here nobody does.
+        return None
     return getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 

@@ -48,7 +48,7 @@ class TorchSdpaLayer(AttentionLayer):
         wide = torch.promote_types(self.wide_dtype, torch.float32)
         self.sinks = None if sinks is None else sinks.detach().to(device, wide)
         self.sinks_by_row = None if self.sinks is None else self.sinks.view(self.by_group)
-        self.sinks_by_head = None if self.sinks is None else self.sinks.view(*self.by_group, 1)
+        self.sinks_by_head = None if self.sinks is None else self.sinks.view(-1, 1)
         self.slopes = None if alibi_slopes is None else alibi_slopes.detach().to(device, wide).view(*self.by_group, 1)
         self._workspace = shared_workspace()
         self.handle = _handles.register(self)
@@ -103,9 +103,9 @@ class TorchSdpaLayer(AttentionLayer):
             out[rows] = 0
             if lse is not None:
                 lse[:, rows] = -torch.inf
-        if lse is not None and self.sinks is not None:
+        if lse is not None and self.sinks_by_head is not None:
             for rows in plan.blank:
-                lse[:, rows] = self.sinks.view(-1, 1)
+                lse[:, rows] = self.sinks_by_head
         # The kernels want the last axis dense.
         query = query if query.stride(-1) == 1 else query.contiguous()
         key, value = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (key, value))

@@ -73,9 +73,8 @@ class Step:
 
     def _equals(self, job: Equals) -> None:
         query = torch.unflatten(self.query[job.rows], 0, (job.count, -1)).transpose(1, 2)
-        sinks = None if self.layer.sinks is None else self.layer.sinks.view(-1, 1)
         key, value = (torch.unflatten(t, 0, (job.count, -1)).transpose(1, 2) for t in self._new(job.keys))
-        out, lse = self._attend(query, key, value, None, sinks, causal=self.plan.causal)
+        out, lse = self._attend(query, key, value, None, self.layer.sinks_by_head, causal=self.plan.causal)
         torch.unflatten(self.out[job.rows], 0, (job.count, -1)).transpose(1, 2).copy_(out)
         if self.lse is not None and lse is not None:
             torch.unflatten(self.lse[:, job.rows], 1, (job.count, -1)).copy_(lse.transpose(0, 1))
@@ -90,45 +89,39 @@ class Step:
         if layer.config.batch_invariant:
             # A kernel may sum in another order at another alignment, which depends on the sequences in front.
             query = query.clone(memory_format=torch.contiguous_format)
-        query = torch.unflatten(query, 1, layer.by_group)
-        num_rows, num_keys = query.shape[0], share.num_keys
+        num_rows = share.end - share.first
         if num_rows == 1:
             bias = None
             if layer.slopes is not None:
-                distance = torch.arange(share.low - share.position, num_keys - share.position, device=key.device)
-                bias = (layer.slopes * distance)[None]
-            result = self._attend(query, key, value, bias, layer.sinks_by_row)
-            self._store(share.first, 1, *result, by_row=True)
+                positions = torch.arange(share.low, share.num_keys, device=key.device)
+                bias = (layer.slopes * (positions - share.position))[None]
+            query = torch.unflatten(query, 1, layer.by_group)
+            out, lse = self._attend(query, key, value, bias, layer.sinks_by_row)
+            self._store(share.first, 1, out.flatten(1, 2)[0, :, None], None if lse is None else lse.reshape(-1, 1))
             return
-        query = query.permute(1, 2, 0, 3)
-        # Stride 0 along a group: no key is repeated in memory.
-        key, value = (t[0, :, None].expand(-1, layer.by_group[1], -1, -1) for t in (key, value))
+        query = query.transpose(0, 1)[None]
         plain = layer.slopes is None and masks.window is None
         if plain and (not masks.causal or share.position == 0):
-            result = self._attend(query, key, value, None, layer.sinks_by_head, causal=masks.causal)
-            self._store(share.first, num_rows, *result)
+            out, lse = self._attend(query, key, value, None, layer.sinks_by_head, causal=masks.causal)
+            self._store(share.first, num_rows, out[0], None if lse is None else lse[0])
             return
         heads = 1 if layer.slopes is None else layer.config.num_heads
-        for chunk in masks.chunks(share.position, num_rows, num_keys, heads):
+        for chunk in masks.chunks(share.position, num_rows, share.num_keys, heads):
             mask = masks.mask(share.position, chunk)
             if layer.slopes is not None:
-                bias = layer.slopes[..., None] * masks.distance(share.position, chunk)
+                bias = (layer.slopes.view(-1, 1, 1) * masks.distance(share.position, chunk))[None]
                 mask = bias if mask is None else bias + mask
             seen = slice(chunk.low - share.low, chunk.high - share.low)
             rows = query[:, :, chunk.first : chunk.end]
-            result = self._attend(rows, key[:, :, seen], value[:, :, seen], mask, layer.sinks_by_head)
-            self._store(share.first + chunk.first, chunk.end - chunk.first, *result)
+            out, lse = self._attend(rows, key[:, :, seen], value[:, :, seen], mask, layer.sinks_by_head)
+            self._store(share.first + chunk.first, rows.shape[2], out[0], None if lse is None else lse[0])
 
-    def _store(
-        self, first: int, count: int, out: torch.Tensor, lse: torch.Tensor | None, *, by_row: bool = False
-    ) -> None:
-        """Put ``(kv heads, group, rows, …)`` (`by_row`: ``(rows, kv heads, group, …)``) in its place."""
-        by_group = self.layer.by_group
+    def _store(self, first: int, count: int, out: torch.Tensor, lse: torch.Tensor | None) -> None:
+        """Put ``(heads, rows, …)`` in its place."""
         rows = slice(first, first + count)
-        target = torch.unflatten(self.out[rows], 1, by_group)
-        target.copy_(out if by_row else out.permute(2, 0, 1, 3))
+        self.out[rows].copy_(out.transpose(0, 1))
         if self.lse is not None and lse is not None:
-            torch.unflatten(self.lse[:, rows], 0, by_group).copy_(lse.permute(1, 2, 0) if by_row else lse)
+            self.lse[:, rows].copy_(lse)
 
     def _attend(
         self,
@@ -142,9 +135,9 @@ class Step:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         layer = self.layer
         cached = self.kv_cache is not None
-        if mask is not None and key.dtype == torch.float64:
-            # torch's kernel takes a float32 mask with narrower queries, and misreads it with wider ones.
-            mask = mask.double()
+        if mask is not None:
+            # torch's kernel takes a float32 mask with every dtype but float64, and one of another dtype it misreads.
+            mask = mask.to(torch.promote_types(key.dtype, torch.float32))
         out, lse = attend(
             query.to(key.dtype),
             key,

@@ -8,36 +8,46 @@ from __future__ import annotations
 import threading
 import weakref
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+# The layers of a step ask for the same shapes; the next step asks for others.
+_MAX_VIEWS = 64
 
 
 class Scratch:
     """Named buffers for one forward call at a time. They grow and never shrink."""
 
-    __slots__ = ("_buffers",)
+    __slots__ = ("_buffers", "_views")
 
     def __init__(self) -> None:
         self._buffers: dict[str, torch.Tensor] = {}
+        self._views: dict[tuple[str, tuple[int, ...], torch.dtype], torch.Tensor] = {}
 
-    def get(self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    def get(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """An uninitialised contiguous tensor, valid until the same name is asked for again."""
         if device.type != "cpu":
             # The device's caching allocator reuses memory, and knows about streams.
             return torch.empty(shape, dtype=dtype, device=device)
+        view = self._views.get((name, shape, dtype))
+        if view is None:
+            view = self._views[name, shape, dtype] = self._new_view(name, shape, dtype)
+        return view
+
+    # What is made in inference mode could not be written outside it.
+    @torch.inference_mode(mode=False)
+    def _new_view(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         size = prod(shape) * dtype.itemsize
         buffer = self._buffers.get(name)
+        if len(self._views) >= _MAX_VIEWS:
+            self._views.clear()
         if buffer is None or buffer.numel() < size:
+            # Old views would keep the old buffer.
+            self._views.clear()
             self._buffers.pop(name, None)
             del buffer
-            # A tensor made in inference mode could not be written outside it.
-            with torch.inference_mode(mode=False):
-                # Contexts grow by a token a step: room for some, so that not every step allocates.
-                buffer = self._buffers[name] = torch.empty(size + size // 4, dtype=torch.uint8)
+            # Contexts grow by a token a step: room for some, so that not every step allocates.
+            buffer = self._buffers[name] = torch.empty(size + size // 4, dtype=torch.uint8)
         return buffer[:size].view(dtype).view(shape)
 
     @property
