@@ -56,7 +56,7 @@ def torch_free(arguments: list[str]) -> str:
     needless = [folder for folder in layout.folders(["all"]) if not layout.needs_torch(folder)]
     python = environment.ensure(name, needless, ("test",))
     names = ["core", *(folder.name for folder in needless if folder != layout.ROOT)]
-    run(python, ["tools/test.py", *names, *arguments], "tests failed", settings=False)
+    run(python, ["tools/test.py", *names, "-m", "not long", *arguments], "tests failed", settings=False)
     return f"the tests that need no torch passed on Python {sys.version.split()[0]}"
 
 
