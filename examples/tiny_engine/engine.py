@@ -95,12 +95,6 @@ class Engine:
         num_blocks = settings.num_blocks
         if num_blocks is None:
             num_blocks = -(-_DEFAULT_CACHE_TOKENS // settings.block_size)
-        self.scheduler = Scheduler(
-            BlockAllocator(num_blocks, settings.block_size),
-            max_model_len=max_model_len,
-            max_step_tokens=settings.max_step_tokens,
-            max_running=settings.max_running,
-        )
         with self.platform.inference_mode():
             groups = self._layer_groups(configs, num_blocks)
             model = LlamaModel.load(
@@ -110,6 +104,12 @@ class Engine:
                 max_model_len=max_model_len,
                 progress=lambda done: progress("loading the weights", done),
             )
+        self.scheduler = Scheduler(
+            BlockAllocator(num_blocks, settings.block_size),
+            max_model_len=max_model_len,
+            max_step_tokens=settings.max_step_tokens,
+            max_running=settings.max_running,
+        )
         self._runner = ModelRunner(model, groups, block_size=settings.block_size, device=self.device)
         self._sampler = sampler
         self._num_requests = 0
@@ -118,11 +118,12 @@ class Engine:
         backends = {config: selection.load() for config, selection in self.selections.items()}
         per_block = sum(backends[config].kv_cache_spec(config).bytes_per_block for config in configs)
         wanted, total = num_blocks * per_block, self.platform.get_device_total_memory()
-        if num_blocks < 1 or (total is not None and wanted > total):
-            has = "" if total is None else f" of {total / 2**30:.1f} GiB"
+        if num_blocks < 1:
+            raise CacheExhaustedError(f"a cache of {num_blocks} blocks holds nothing; --num-blocks is at least 1")
+        if total is not None and wanted > total:
             raise CacheExhaustedError(
-                f"a cache of {num_blocks} blocks would take {wanted / 2**30:.1f} GiB of device memory{has};"
-                f" choose --num-blocks from 1 to what fits"
+                f"a cache of {num_blocks} blocks takes {wanted / 2**30:.1f} GiB and the device has {total / 2**30:.1f};"
+                " choose fewer --num-blocks"
             )
         groups = []
         for config, backend in backends.items():

@@ -25,5 +25,6 @@ def sample(logits: torch.Tensor, requests: Sequence[Request]) -> list[int]:
 
 
 def _gumbel(request: Request, size: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(((request.seed & 0x7FFFFFFF) << 32) + len(request.tokens))
+    # torch's generator looks at 32 bits of a seed; the factor is longer than any sequence.
+    generator = torch.Generator().manual_seed((request.seed * 1_000_003 + len(request.tokens)) & 0xFFFFFFFF)
     return -torch.empty(size).exponential_(generator=generator).log_()

@@ -14,7 +14,7 @@ END = 0
 
 
 class Memory:
-    """A model that remembers tokens in cache slots, reads them back through block tables, and answers from them alone."""
+    """A model that keeps tokens in cache slots, reads them back through block tables, and answers from them."""
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -36,6 +36,7 @@ class Memory:
 
 
 def request(number: int, prompt: list[int], max_tokens: int) -> Request:
+    """A request that token 0 ends."""
     return Request(
         number=number,
         tokens=list(prompt),
