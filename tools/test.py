@@ -1,4 +1,4 @@
-"""Run the tests of distributions by name: `core`, a plugin's name, or `all` (with the examples' and these tools' own)."""
+"""Run the tests of distributions by name: `core`, a plugin's name, or `all` (with the examples' and the tools')."""
 
 from __future__ import annotations
 
