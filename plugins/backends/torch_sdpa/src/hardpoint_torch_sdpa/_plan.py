@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from hardpoint.attention import AttentionBatch, AttentionConfig
 
-# Gathered bytes of one call. Larger groups of sequences fall out of a CPU's caches between gathering and attending
-# (measured: a fifth slower), smaller ones leave threads without work; in any case the scratch memory stays bounded.
-_GROUP_BYTES_PER_THREAD = 8 << 20
+# Gathered bytes of one call, which bound the scratch memory. Larger groups of sequences fall out of a CPU's caches
+# between gathering and attending (measured: up to a fifth slower alone); smaller ones make threads wait for one another
+# more often (measured: half slower on a machine that others use too).
+_GROUP_BYTES_PER_THREAD = 32 << 20
 _GROUP_BYTES = 256 << 20
 # Padding that costs less than another call would.
 _PADDING_BYTES = 512 << 10
