@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,8 @@ def _end(process: BaseProcess, calls: Connection, lifeline: Connection) -> None:
 
 def _serve(settings: EngineSettings, calls: Connection, lifeline: Connection) -> None:
     """The worker's life."""
+    # Ctrl-C reaches every process of a terminal; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
     # Imported under the watch, since it takes seconds.
     import logging
@@ -119,7 +122,10 @@ def _serve(settings: EngineSettings, calls: Connection, lifeline: Connection) ->
                 for event in engine.stream(prompts):
                     calls.send(("event", event))
                 calls.send(("end", None))
-    except (HardpointError, EngineError) as error:
+    except BrokenPipeError:
+        # The parent is gone; there is nobody to tell.
+        return
+    except (HardpointError, EngineError, OSError) as error:
         calls.send(("error", error))
 
 

