@@ -107,6 +107,7 @@ def growth(ask: Callable[[], None], *, warm_up: int, count: int) -> tuple[int, i
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_ten_thousand_failing_selections_leave_nothing(site: Site) -> None:
     """Object count and memory stay flat, whether the failure is recorded or raised."""
     site.platform("fake", priorities=FIRST)

@@ -89,8 +89,13 @@ def _argument_problems(hook: str, raw: Callable[..., object]) -> Iterator[str]:
             yield f"{hook} asks for {parameter.name!r}; it is given {expected}"
 
 
-def check_spec(kind: str, spec: object, provenance: Provenance, requires_hardpoint: str | None = None) -> list[str]:
-    """Check the descriptor that a plugin returned. Returns remarks; errors: `ContractError` with every problem."""
+def check_spec(
+    kind: str, spec: object, provenance: Provenance, requires_hardpoint: Callable[[], str | None] = lambda: None
+) -> list[str]:
+    """Check the descriptor that a plugin returned. Returns remarks; errors: `ContractError` with every problem.
+
+    `requires_hardpoint` reads what the plugin's metadata require of us; it is asked only where that is worth quoting.
+    """
     if kind == "backend":
         from hardpoint._backend_spec import BackendSpec
 
@@ -128,7 +133,7 @@ def _backend_problems(spec: BackendSpec) -> list[str]:
     return problems
 
 
-def _check_api(api: object, provenance: Provenance, requires_hardpoint: str | None) -> list[str]:
+def _check_api(api: object, provenance: Provenance, requires_hardpoint: Callable[[], str | None]) -> list[str]:
     ours = f"{API_VERSION[0]}.{API_VERSION[1]}"
     if api is None:
         return [f"{provenance} declares no contract version (api=); taken as {ours}"]
@@ -138,7 +143,8 @@ def _check_api(api: object, provenance: Provenance, requires_hardpoint: str | No
         )
     if api[0] == API_VERSION[0] and api[1] <= API_VERSION[1]:
         return []
-    quoted = f"; its metadata says 'Requires-Dist: {requires_hardpoint}'" if requires_hardpoint else ""
+    required = requires_hardpoint()
+    quoted = f"; its metadata says 'Requires-Dist: {required}'" if required else ""
     raise ContractError(
         f"{provenance} is written for plugin contract {api[0]}.{api[1]}, and this hardpoint offers {ours}{quoted}",
         plugin=provenance.plugin,

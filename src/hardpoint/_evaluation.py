@@ -186,7 +186,7 @@ class Evaluator:
 
     def _prepare(self, cls: type[AttentionBackend]) -> list[Reason]:
         for index, _ in self.asked.devices:
-            cls.prepare(self.asked.config, self.platform.torch_device(index))
+            cls.prepare(self.asked.config, self.platform.device_string(index))
         return []
 
 

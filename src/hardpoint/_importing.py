@@ -9,9 +9,10 @@ from hardpoint._flight import import_gate
 from hardpoint.errors import ContractError, ResolutionInProgressError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
 
-    from hardpoint._reasons import Provenance
+    from hardpoint._reasons import Candidate, Provenance, Reason
 
 
 class Target(NamedTuple):
@@ -74,6 +75,23 @@ def import_target(target: Target, provenance: Provenance, *, foreign: list[str] 
                 ) from None
             raise
     return found
+
+
+def is_provisional(reasons: Iterable[Reason]) -> bool:
+    """Whether one of these is a circle of imports that is still open: once the outer import has ended, it may load."""
+    from hardpoint._reasons import ReasonCode
+
+    if all(reason.code is not ReasonCode.CIRCULAR_IMPORT for reason in reasons):
+        return False
+    # A module whose import has failed is gone by now: what is still being initialised was so before we came.
+    return any(
+        getattr(getattr(module, "__spec__", None), "_initializing", False) for module in list(sys.modules.values())
+    )
+
+
+def decided_provisionally(candidates: Iterable[Candidate]) -> bool:
+    """Whether a candidate was lost to such a circle, so that the decision may not be kept."""
+    return is_provisional(reason for candidate in candidates for reason in candidate.reasons)
 
 
 def _attribute_is_missing(owner: object, attribute: str, error: AttributeError) -> bool:

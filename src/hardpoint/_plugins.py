@@ -14,7 +14,7 @@ import pluggy
 from hardpoint import _contract
 from hardpoint._discovery import GROUPS, Discovery, EntryPointRecord, discover, requires_hardpoint
 from hardpoint._flight import SingleFlight
-from hardpoint._importing import Target, import_target
+from hardpoint._importing import Target, import_target, is_provisional
 from hardpoint._names import normalise_distribution, normalise_name
 from hardpoint._probing import Failure, attempt, raise_failure
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
@@ -107,6 +107,7 @@ class Registry:
         self._manual: list[PluginEntry] = []
         self._loaded: dict[tuple[str, ...], LoadedPlugin | Failure] = {}
         self._classes: dict[tuple[str, ...], type[Any] | Failure] = {}
+        self._registered: dict[tuple[str, ...], object] = {}
         self._dead_members: dict[tuple[str, ...], list[str]] = {}
         self._flight: SingleFlight[Any] = SingleFlight()
         self._manager = pluggy.PluginManager(PROJECT)
@@ -166,6 +167,8 @@ class Registry:
             if other.name == name and other.key == entry.key:
                 raise ContractError(f"{provenance} is registered already", plugin=provenance.plugin)
         loaded = self._describe(entry, plugin, [])
+        if isinstance(loaded, Failure):
+            raise ContractError(f"{provenance}: {loaded.reason.message}", plugin=provenance.plugin)
         with self._lock:
             self._manual.append(entry)
             self._loaded[entry.key] = loaded
@@ -182,7 +185,7 @@ class Registry:
         """The plugin's descriptor, or why there is none. The outcome, a failure too, is kept; a bug is not."""
         target = Target.parse(entry.provenance.target or "")
 
-        def load() -> LoadedPlugin:
+        def load() -> LoadedPlugin | Failure:
             if target is None:
                 raise ContractError(
                     f"{entry.provenance}: entry point value {entry.provenance.target!r} is not 'package.module:object'",
@@ -202,7 +205,10 @@ class Registry:
         attempt_to_load: _Attempt[_T],
         raise_as: Callable[[Failure], HardpointError] | None,
     ) -> _T | Failure:
-        """The kept outcome, or the attempt's, which is kept unless it is a bug. One attempt for all threads."""
+        """The kept outcome, or the attempt's, which is kept unless it is a bug or a circle of imports that is open yet.
+
+        One attempt for all threads.
+        """
         flight = (outcomes is self._classes, attempt_to_load.inspecting, key)
 
         def compute() -> _T | Failure:
@@ -211,7 +217,7 @@ class Registry:
                 return known
             self._flight.note_progress(flight, str(attempt_to_load.provenance))
             found = attempt_to_load.run()
-            if not (isinstance(found, Failure) and found.outcome is Outcome.BUG):
+            if not (isinstance(found, Failure) and (found.outcome is Outcome.BUG or is_provisional([found.reason]))):
                 outcomes[key] = found
             return found
 
@@ -231,16 +237,20 @@ class Registry:
         finally:
             attempt_to_load.original = None
 
-    def _describe(self, entry: PluginEntry, plugin: object, foreign: list[str]) -> LoadedPlugin:
+    def _describe(self, entry: PluginEntry, plugin: object, foreign: list[str]) -> LoadedPlugin | Failure:
         provenance = entry.provenance
         _contract.check_object(entry.kind, plugin, provenance)
         name = f"{entry.kind}/{entry.name}"
         with self._lock:
+            if self._registered.get(entry.key) is plugin:
+                # A fork came between registering and keeping the outcome: the child goes on from there.
+                self._manager.unregister(plugin)
             if self._manager.has_plugin(name):
                 # Another distribution's plugin of this name: both are described, so that `replaces` can settle it.
                 name = f"{name} ({provenance.distribution or 'registered'})"
             try:
                 self._manager.register(plugin, name=name)
+                self._registered[entry.key] = plugin
             except ValueError as error:
                 raise ContractError(
                     f"{provenance}: this very object is a plugin already; every plugin needs one of its own ({error})",
@@ -250,11 +260,16 @@ class Registry:
                 raise ContractError(f"{provenance}: {error}", plugin=provenance.plugin) from None
         try:
             spec = self.call(plugin, f"hardpoint_{entry.kind}")
-            requires = requires_hardpoint(entry.record) if entry.record is not None else None
-            remarks = _contract.check_spec(entry.kind, spec, provenance, requires)
+            if spec is None:
+                self._manager.unregister(plugin)
+                declined = Reason(code=ReasonCode.DECLINED, message=f"declined: hardpoint_{entry.kind}() returned None")
+                say_once(INFO, "%s %s", provenance, declined.message)
+                return Failure(Outcome.DECLINED, Phase.LOAD, declined)
+            remarks = _contract.check_spec(entry.kind, spec, provenance, lambda: _requirement(entry))
         except BaseException:
             # Nothing half-registered stays behind.
             self._manager.unregister(plugin)
+            self._registered.pop(entry.key, None)
             raise
         if foreign:
             remarks.append(
@@ -356,6 +371,10 @@ def _entry_of(kind: str, record: EntryPointRecord) -> PluginEntry:
         file=record.metadata_path,
     )
     return PluginEntry(kind=kind, name=name, provenance=provenance, record=record)
+
+
+def _requirement(entry: PluginEntry) -> str | None:
+    return None if entry.record is None else requires_hardpoint(entry.record)
 
 
 def _reentered_load(progress: str) -> HardpointError:

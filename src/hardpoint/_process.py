@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from hardpoint._flight import SingleFlight
+from hardpoint._importing import decided_provisionally
 from hardpoint._machine_live import LiveMachine
 from hardpoint._names import normalise_name
 from hardpoint._plugins import Registry
@@ -67,7 +68,8 @@ class _Process:
                 strict=is_strict,
                 note_progress=lambda text: self.flight.note_progress(key, text),
             )
-            self.keep(kept_as, found)
+            if not decided_provisionally(found.candidates):
+                self.keep(kept_as, found)
             return found
 
         def timed_out(plugin: str) -> HardpointError:

@@ -44,33 +44,73 @@ def run(
     At the limit, and on any exception such as `KeyboardInterrupt`, it is killed with all that it started, and reaped.
     Errors: `OSError` where it cannot be started; `EnvironmentFailure` ``timed out after 5 s running <described>``.
     """
-    process = subprocess.Popen(
-        list(arguments),
-        bufsize=0,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
-    stdout, stderr = _Reader(process.stdout), _Reader(process.stderr)
+    start = _Start(arguments, environment, has_input=stdin is not None)
+    readers: list[_Reader] = []
+    timed_out = gone = False
     try:
+        process = start.wait()
+        readers += (_Reader(process.stdout), _Reader(process.stderr))
         if stdin is not None:
             # On a thread: a program that reads nothing must not hold us up.
             threading.Thread(target=_write, args=(process.stdin, stdin), name="hardpoint-writer", daemon=True).start()
         process.wait(timeout_seconds)
-        timed_out = False
     except subprocess.TimeoutExpired:
         timed_out = True
     finally:
         # Also what a program that ended has left running in its session; its group's number is not reused so soon.
-        gone = end(process)
-        stdout.finish()
-        stderr.finish()
+        gone = start.end()
+        for reader in readers:
+            reader.finish()
+    stdout, stderr = readers
     if timed_out:
         left = "" if gone else f"; it does not end even when killed: process {process.pid} is still there"
         raise EnvironmentFailure(f"timed out after {timeout_seconds:g} s running {described}{left}", code="timeout")
     return Finished(process.returncode, stdout, stderr)
+
+
+class _Start(threading.Thread):
+    """Starts the program on a thread of its own, so that no signal can come between its birth and our knowing.
+
+    An interrupt inside `subprocess.Popen` would leave a process that nobody can name.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None, *, has_input: bool) -> None:
+        super().__init__(name="hardpoint-starter", daemon=True)
+        self._arguments = list(arguments)
+        self._environment = environment
+        self._has_input = has_input
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._arguments,
+                bufsize=0,
+                stdin=subprocess.PIPE if self._has_input else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
+            self._error = error
+
+    def wait(self) -> subprocess.Popen[bytes]:
+        """The process. Errors: `OSError` where it could not be started."""
+        self.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        if self._process is None:
+            raise OSError("the program was not started")
+        return self._process
+
+    def end(self) -> bool:
+        """Kill and reap whatever was started. False: it did not end in time."""
+        self.join()
+        return self._process is None or end(self._process)
 
 
 def end(process: subprocess.Popen[bytes], grace_seconds: float = _GRACE_SECONDS) -> bool:

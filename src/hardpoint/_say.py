@@ -1,6 +1,6 @@
 """Saying something through the core's own logger, once; the logging package is imported when there is something to say.
 
-Importing it takes a tenth of the time in which a process resolves its platform. Where the application has not imported it
+Importing it takes a tenth of the time of a resolution. Where the application has not imported it
 either, nothing can have been configured, and a record below WARNING would go nowhere.
 """
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hardpoint._backend_spec import BackendSpec
 from hardpoint._capability import DeviceCapability
 from hardpoint._evaluation import Asked, Depth, Evaluator
+from hardpoint._importing import decided_provisionally
 from hardpoint._order import arrange
 from hardpoint._probing import Failure, add_note
 from hardpoint._race import Race, start_race, unknown_names
@@ -132,7 +133,8 @@ def select_backend(
             return known
     selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
     selection = selector.select(_request_of(requested, value, variable), requested)
-    cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
+    if not decided_provisionally(selection.candidates):
+        cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
     return selection
 
 
@@ -417,7 +419,10 @@ class _Selector:
     def _nothing_left(self, request: Request, candidates: Sequence[Candidate]) -> HardpointError:
         lines = "".join(f"\n  {candidate.describe()}{_remedies(candidate)}" for candidate in candidates)
         if not candidates:
-            lines = "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa"
+            lines = (
+                "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa (or another), or "
+                "register one with hardpoint.register('backend', name, plugin)"
+            )
         error = BackendUnavailableError if request.explicit and not request.open else NoBackendError
         return error(
             f"no {self.config.kind} backend can run on {self.platform.name} ({request.describe()}) "

@@ -341,9 +341,16 @@ class Platform(ABC):
             "devices": [device.as_dict() for device in self._devices],
         }
 
+    def device_string(self, index: int = 0) -> str:
+        """*Final.* What ``torch.device(…)`` takes for a logical device: ``cuda:1``; ``cpu`` has one device and no number.
+
+        Needs no torch.
+        """
+        self.device(index)
+        return self.device_type if self.device_type == "cpu" else f"{self.device_type}:{index}"
+
     def torch_device(self, index: int = 0) -> torch.device:
         """*Final.* ``torch.device`` of a logical device. Imports torch; initialises nothing."""
         import torch
 
-        self.device(index)
-        return torch.device(self.device_type, index) if self.device_type != "cpu" else torch.device("cpu")
+        return torch.device(self.device_string(index))
