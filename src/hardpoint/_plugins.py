@@ -262,6 +262,7 @@ class Registry:
             spec = self.call(plugin, f"hardpoint_{entry.kind}")
             if spec is None:
                 self._manager.unregister(plugin)
+                self._registered.pop(entry.key, None)
                 declined = Reason(code=ReasonCode.DECLINED, message=f"declined: hardpoint_{entry.kind}() returned None")
                 say_once(INFO, "%s %s", provenance, declined.message)
                 return Failure(Outcome.DECLINED, Phase.LOAD, declined)
