@@ -342,7 +342,7 @@ class Platform(ABC):
         }
 
     def device_string(self, index: int = 0) -> str:
-        """*Final.* What ``torch.device(…)`` takes for a logical device: ``cuda:1``; ``cpu`` has one device and no number.
+        """*Final.* What ``torch.device(…)`` takes: ``cuda:1``; ``cpu`` has one device and no number.
 
         Needs no torch.
         """
@@ -351,6 +351,7 @@ class Platform(ABC):
 
     def torch_device(self, index: int = 0) -> torch.device:
         """*Final.* ``torch.device`` of a logical device. Imports torch; initialises nothing."""
+        name = self.device_string(index)
         import torch
 
-        return torch.device(self.device_string(index))
+        return torch.device(name)
