@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from hardpoint._backend_spec import BackendSpec
@@ -13,7 +14,7 @@ from hardpoint._order import arrange
 from hardpoint._probing import Failure, add_note
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
-from hardpoint._requests import Request, read_request
+from hardpoint._requests import Request, plain_names, read_request
 from hardpoint._say import INFO, WARNING, say_once
 from hardpoint._settings import backend_variable, read_settings, split_names
 from hardpoint.attention import AttentionConfig
@@ -121,10 +122,11 @@ def select_backend(
     value = platform.machine.variable(variable)
     registry = platform._registry  # noqa: SLF001  # the core's own members, kept out of a vendor's sight
     cache = platform._selections  # noqa: SLF001  # as above
-    if requested is not None and not isinstance(requested, (str, Selection)):
-        requested = tuple(requested)
-    if devices is not None and not isinstance(devices, int):
-        devices = tuple(devices)
+    # The key may hold nothing but plain values: it lives as long as the platform.
+    if requested is not None and type(requested) is not str and not isinstance(requested, Selection):
+        requested = plain_names(requested, "backend")
+    if devices is not None and type(devices) is not int:
+        devices = _plain_indices(devices)
     key = (config, requested, devices, depth, strict, value)
     if registry is not None:
         # The kernel report changes what is valid once, when it comes to be.
@@ -136,6 +138,16 @@ def select_backend(
     if not decided_provisionally(selection.candidates):
         cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
     return selection
+
+
+def _plain_indices(devices: object) -> tuple[int, ...]:
+    try:
+        items = list(devices)  # type: ignore[call-overload]  # what is none of the two ends below
+    except TypeError:
+        items = [devices]
+    if any(isinstance(item, bool) or not hasattr(item, "__index__") for item in items):
+        raise ConfigError(f"devices={devices!r}: expected the logical number of a device, or several", field="devices")
+    return tuple(map(index, items))
 
 
 _VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attention")}
@@ -324,9 +336,9 @@ class _Selector:
                 found[item.name] = _not_installed(item.name, item.distribution)
         names = arrange([item.name for item in priorities], orders, self.platform.name)
         # Plugins that could not be loaded said nothing of their place; those of other platforms cannot win.
-        rest = sorted(name for name in found if name not in names and name not in foreign)
+        rest = sorted(found.keys() - set(names) - set(foreign))
         names = [*(name for name in names if name in found), *rest, *sorted(foreign)]
-        explicit = [name for name in request.explicit if name in found]
+        explicit: list[str] = []
         if request.explicit:
             missing = [name for name in request.explicit if name not in found]
             for name in missing:
@@ -433,10 +445,11 @@ class _Selector:
     def _speak_of_losses(self, request: Request, candidates: Sequence[Candidate], winner: str) -> bool:
         """One WARNING for each better candidate that was lost; whether there was any."""
         lost = False
+        explicit = request.explicit
         for candidate in candidates:
             if candidate.outcome is Outcome.CHOSEN:
                 break
-            if not _is_failure(candidate) and candidate.name not in request.explicit:
+            if not _is_failure(candidate) and candidate.name not in explicit:
                 continue
             lost = True
             say_once(WARNING, "%s backend %s%s [%s]; using %s instead",
