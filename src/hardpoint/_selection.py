@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,9 @@ from hardpoint._backend_spec import BackendSpec
 from hardpoint._capability import DeviceCapability
 from hardpoint._evaluation import Asked, Depth, Evaluator
 from hardpoint._importing import decided_provisionally
+from hardpoint._names import normalise_name
 from hardpoint._order import arrange
-from hardpoint._probing import Failure, add_note
+from hardpoint._probing import Failure, add_note, describe_error
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
 from hardpoint._requests import Request, plain_names, read_request
@@ -21,10 +23,12 @@ from hardpoint.attention import AttentionConfig
 from hardpoint.errors import (
     BackendUnavailableError,
     ConfigError,
+    ContractError,
     HardpointError,
     NoBackendError,
     UnknownBackendError,
 )
+from hardpoint.platforms import BackendPriority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -212,6 +216,7 @@ class _Selector:
         self.evaluator = Evaluator(platform, self.registry, asked, inspecting=inspecting)
         self.rank_reasons: dict[str, str] = {}
         self.foreign: list[str] = []
+        self.platform_bug: Candidate | None = None
 
     def _capabilities(
         self, devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None
@@ -281,6 +286,8 @@ class _Selector:
             if winner is None and candidate.outcome is Outcome.VALID:
                 candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
             candidates.append(candidate)
+        if self.platform_bug is not None:
+            candidates.insert(0, self.platform_bug)
         return Selection(
             kind=self.config.kind,
             config=self.config,
@@ -347,18 +354,30 @@ class _Selector:
         others = [name for name in names if name not in explicit] if request.open else []
         return [(name, found[name]) for name in (*explicit, *others)]
 
-    def _priorities(self) -> list[Any]:
+    def _priorities(self) -> list[BackendPriority]:
         # The choice may not depend on which device is number 0: the least capable one's table is taken.
         capability = min(
             (capability for _, capability in self.devices),
             key=lambda item: ("", (0, 0), "") if item is None else (item.runtime, item.version or (0, 0), item.arch),
         )
+        provenance = _provenance_of(self.platform)
         try:
-            return list(self.platform.backend_priorities(capability, self.config))
+            items = _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance)
         except Exception as error:
             # The platform plugin's own code; whatever it raises is its bug.
-            add_note(error, _provenance_of(self.platform), Phase.SUPPORT)
-            raise
+            if not self.inspecting:
+                add_note(error, provenance, Phase.SUPPORT)
+                raise
+            reason = Reason(code=ReasonCode.OTHER, message=describe_error(error))
+            self.platform_bug = Candidate(
+                name=self.platform.name,
+                outcome=Outcome.BUG,
+                reasons=(reason,),
+                provenance=provenance,
+                phase=Phase.SUPPORT,
+            )
+            return []
+        return [item._replace(name=normalise_name(item.name)) for item in items]
 
     def _race(self, request: Request) -> Race:
         return start_race(
@@ -489,6 +508,17 @@ class _Selector:
             )
 
 
+def _checked_priorities(answer: object, provenance: Provenance) -> list[BackendPriority]:
+    items = list(answer) if isinstance(answer, (list, tuple)) else [answer]
+    found = [item for item in items if isinstance(item, BackendPriority)]
+    if len(found) != len(items):
+        raise ContractError(
+            f"{provenance}: backend_priorities() returned {answer!r}; expected a list of BackendPriority",
+            plugin=provenance.plugin,
+        )
+    return found
+
+
 def _decided_with(platform: Platform) -> tuple[Registry, Settings]:
     """The plugins and settings of a platform: its resolution's, or the process's where it was built by hand."""
     registry, settings = platform._registry, platform._settings  # noqa: SLF001  # the core's own members
@@ -504,8 +534,11 @@ def _provenance_of(platform: Platform) -> Provenance:
     return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # as above
 
 
+_FAILURES = frozenset({Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED})
+
+
 def _is_failure(candidate: Candidate) -> bool:
-    return candidate.outcome in (Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED)
+    return candidate.outcome in _FAILURES
 
 
 def _cause(candidate: Candidate) -> HardpointError:
@@ -517,6 +550,7 @@ def _remedies(candidate: Candidate) -> str:
     return f" ({'; '.join(remedies)})" if remedies else ""
 
 
+@lru_cache(maxsize=256)
 def _not_installed(name: str, distribution: str | None) -> Candidate:
     brings = f" ({distribution})" if distribution else ""
     reason = Reason(
