@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hardpoint._backend_spec import BackendSpec
+    from hardpoint._race import Race
     from hardpoint._settings import Settings
 
 _T = TypeVar("_T")
@@ -113,6 +114,8 @@ class Registry:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self.generation = 0
+        self.races: dict[tuple[object, ...], tuple[int, Race]] = {}
+        """Of `hardpoint._race`: by kind and settings, with the generation that it was run in."""
 
     @property
     def discovery(self) -> Discovery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hardpoint._importing import decided_provisionally
 from hardpoint._names import normalise_distribution, unknown_name_text
 from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry, gatekeeping
 from hardpoint._probing import Failure
@@ -35,8 +36,31 @@ def start_race(
     """Load the plugins of a kind, or only those of the given (normalised) names.
 
     A plugin that cannot be loaded is recorded; `raise_as` makes its environment failure the error of an explicit
-    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`.
+    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`. What became of all
+    plugins of a kind is kept for as long as the registry knows the same ones.
     """
+    if names is not None or inspecting or raise_as is not None:
+        return _run(registry, kind, settings, names=names, inspecting=inspecting, raise_as=raise_as)
+    key = (kind, settings.plugins, settings.disabled_plugins)
+    generation = registry.generation
+    known = registry.races.get(key)
+    if known is not None and known[0] == generation:
+        return known[1]
+    race = _run(registry, kind, settings)
+    if not decided_provisionally(race.out):
+        registry.races[key] = (generation, race)
+    return race
+
+
+def _run(
+    registry: Registry,
+    kind: str,
+    settings: Settings,
+    *,
+    names: Sequence[str] | None = None,
+    inspecting: bool = False,
+    raise_as: Callable[[PluginEntry, Failure], HardpointError] | None = None,
+) -> Race:
     runners: list[LoadedPlugin] = []
     out: list[Candidate] = []
     by_name: dict[str, list[PluginEntry]] = {}
