@@ -74,20 +74,24 @@ class SingleFlight(Generic[_T]):
             return call.result
         except BaseException as error:
             with self._lock:
+                # Both in one step: who comes from now on starts a call of its own, and never finds a failed one.
+                self._forget(key, call)
                 if call.waiters:
                     call.error = error
-                else:
-                    call.error = HardpointError("nobody waits")
             raise
         finally:
             with self._lock:
-                if self._calls.get(key) is call:
-                    del self._calls[key]
+                self._forget(key, call)
             call.done.set()
+
+    def _forget(self, key: Hashable, call: _Call[_T]) -> None:
+        if self._calls.get(key) is call:
+            del self._calls[key]
 
     def _wait(self, call: _Call[_T], timeout_seconds: float, timed_out: Callable[[str], HardpointError]) -> _T:
         steps = call.steps
-        while not call.done.wait(timeout_seconds):
+        # Python waits for three hundred years at most.
+        while not call.done.wait(min(timeout_seconds, threading.TIMEOUT_MAX)):
             if call.steps == steps:
                 raise timed_out(call.progress)
             steps = call.steps
@@ -123,6 +127,10 @@ class SingleFlight(Generic[_T]):
         for key, call in list(self._calls.items()):
             if call.owner != here:
                 del self._calls[key]
+            else:
+                # Its waiters are gone, and one of them may have held the event's own lock.
+                call.done = threading.Event()
+                call.waiters = 0
 
 
 class _ImportGate:
