@@ -423,3 +423,62 @@ def test_a_vendor_that_asks_at_module_scope_is_named(site: Site) -> None:
     assert package not in sys.modules
     with pytest.raises(ResolutionInProgressError, match="platform/vendor"):
         hardpoint.current_platform()
+
+
+@pytest.mark.parametrize(
+    ("detect", "message"),
+    [
+        ("return Detection(status='usable', devices=(Device(index=0, name='x'),))", "the status 'usable'; use Detec"),
+        ("return Detection(status=DetectionStatus.USABLE)", "devices numbered []; a usable machine has at least one"),
+        ("return Detection(status=DetectionStatus.UNUSABLE, reasons=('no',))", "reasons ('no',); expected a tuple of"),
+        ("return Detection(status=DetectionStatus.ABSENT, devices=['x'])", "devices ['x']; expected a tuple of Dev"),
+        ("return Detection.usable([Device(index=0, name='x', capability='9.0')])", "with the capability '9.0'; exp"),
+    ],
+)
+def test_a_detection_that_nobody_could_use_breaks_the_contract(site: Site, detect: str, message: str) -> None:
+    """It is told where it was made, not by whoever stumbles over it later; the others go on."""
+    site.platform("odd", plugin_top="from hardpoint.hookspecs import DetectionStatus", detect=detect)
+    site.platform("host", rank="CPU")
+    assert outcome("odd").outcome is Outcome.CONTRACT
+    assert message in outcome("odd").reasons[0].message
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"rank": 7}, "rank is 7; expected one of Rank.VENDOR, Rank.IN_TREE, Rank.CPU"),
+        ({"rank": "vendor"}, "rank is 'vendor'; expected one of"),
+        ({"replaces": 5}, "replaces is 5; expected the name of a distribution"),
+    ],
+)
+def test_a_descriptor_of_a_platform_is_checked(spec: dict[str, Any], message: str) -> None:
+    """A rank that is none would otherwise stop every resolution."""
+
+    class Plugin:
+        @hookimpl
+        def hardpoint_platform(self) -> PlatformSpec:
+            return PlatformSpec(api=(1, 0), target="no.such:Class", **spec)
+
+        @hookimpl
+        def hardpoint_detect(self, machine: hardpoint.Machine) -> Detection:
+            return Detection.absent("never asked")
+
+    with pytest.raises(ContractError) as caught:
+        hardpoint.register("platform", "odd", Plugin())
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("'torch_sdpa'", "order is 'torch_sdpa'; expected an Order"),
+        ("Order(before='torch_sdpa')", "order.before is 'torch_sdpa'; expected a tuple of strings"),
+    ],
+)
+def test_an_order_that_would_be_read_letter_by_letter_is_refused(site: Site, order: str, message: str) -> None:
+    """A text is a sequence too, of names that nobody has."""
+    site.platform("host")
+    site.backend("odd", spec=f"order={order}")
+    with pytest.raises(ContractError) as caught:
+        hardpoint.current_platform().select_backend(config(), "odd")
+    assert message in str(caught.value)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hardpoint._contract import check_detection
 from hardpoint._probing import Failure, attempt
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
@@ -233,12 +234,7 @@ class _Resolver:
 
         def detect() -> Detection | None:
             answer = self.registry.call(loaded.plugin, "hardpoint_detect", machine=self.machine)
-            if answer is not None and not isinstance(answer, Detection):
-                raise ContractError(
-                    f"{loaded.provenance}: hardpoint_detect() returned {answer!r}; expected a Detection",
-                    plugin=loaded.provenance.plugin,
-                )
-            return answer
+            return None if answer is None else check_detection(answer, loaded.provenance)
 
         started = time.perf_counter()
         outcome = attempt(
