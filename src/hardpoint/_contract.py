@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._importing import is_target
@@ -89,7 +90,11 @@ def _functions(plugin: object) -> Iterator[tuple[str, Any, dict[str, Any] | None
 
 def _argument_problems(hook: str, raw: Callable[..., object]) -> Iterator[str]:
     function = getattr(raw, "__func__", raw)
-    allowed = set(inspect.signature(getattr(HookSpecs, hook)).parameters)
+    allowed = _argument_names(getattr(HookSpecs, hook))
+    # Nearly always so; a signature is slow to make, and every start asks for one per hook.
+    is_plain = not hasattr(function, "__wrapped__")
+    if is_plain and isinstance(function, FunctionType) and _argument_names(function) <= allowed:
+        return
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -100,6 +105,12 @@ def _argument_problems(hook: str, raw: Callable[..., object]) -> Iterator[str]:
         if parameter.name not in allowed - {"self"} and parameter.default is inspect.Parameter.empty:
             expected = ", ".join(sorted(allowed - {"self"})) or "no argument"
             yield f"{hook} asks for {parameter.name!r}; it is given {expected}"
+
+
+def _argument_names(function: FunctionType) -> set[str]:
+    code = function.__code__
+    variadic = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + variadic])
 
 
 def check_spec(

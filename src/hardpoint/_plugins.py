@@ -99,6 +99,16 @@ class _Attempt(Generic[_T]):
             raise
 
 
+class _Manager(pluggy.PluginManager):
+    """Does not ask what every object has whether it is a hook."""
+
+    def parse_hookspec_opts(self, module_or_class: object, name: str) -> pluggy.HookspecOpts | None:
+        return None if name in _contract.NEVER_HOOKS else super().parse_hookspec_opts(module_or_class, name)  # type: ignore[arg-type]
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return None if name in _contract.NEVER_HOOKS else super().parse_hookimpl_opts(plugin, name)
+
+
 class Registry:
     """One set of plugins. `generation` counts every change to what is known."""
 
@@ -111,7 +121,7 @@ class Registry:
         self._registered: dict[tuple[str, ...], object] = {}
         self._dead_members: dict[tuple[str, ...], list[str]] = {}
         self._flight: SingleFlight[Any] = SingleFlight()
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self.generation = 0
         self.races: dict[tuple[object, ...], tuple[int, Race]] = {}
