@@ -291,6 +291,30 @@ def test_two_distributions_with_one_name(site: Site, monkeypatch: pytest.MonkeyP
     assert rejected["fast_one"].reasons[0].code is ReasonCode.DUPLICATE
 
 
+@pytest.mark.parametrize(
+    ("item", "guess"),
+    [
+        ("acme", "; did you mean backend/acme or platform/acme?"),
+        ("platform/acne", "; did you mean platform/acme?"),
+        ("something-else", ""),
+    ],
+)
+def test_a_disabled_plugin_that_nobody_knows_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, item: str, guess: str
+) -> None:
+    """Once, with what was probably meant; an item that disables something is fine."""
+    site.platform("acme", distribution="first-chips")
+    site.backend("acme", distribution="first-kernels")
+    site.backend("other")
+    monkeypatch.setenv("HARDPOINT_DISABLED_PLUGINS", f"{item}, fake_other")
+    with caplog.at_level(logging.WARNING, "hardpoint"):
+        hardpoint.resolve()
+        hardpoint.resolve()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"HARDPOINT_DISABLED_PLUGINS: there is no plugin or distribution {item} to disable{guess}"
+    ]
+
+
 class GoodBackend:
     """A backend plugin for `hardpoint.register`."""
 

@@ -344,10 +344,15 @@ class Registry:
         return self._loaded.get(entry.key)
 
 
+def labels_of(entry: PluginEntry) -> set[str]:
+    """What HARDPOINT_PLUGINS and HARDPOINT_DISABLED_PLUGINS may call it."""
+    return {f"{entry.kind}/{entry.name}", normalise_distribution(entry.provenance.distribution or "")} - {""}
+
+
 def gatekeeping(entry: PluginEntry, settings: Settings) -> Reason | None:
     """Why a plugin is not even loaded: disabled, not among the allowed, or untrusted. None: go on."""
     distribution = normalise_distribution(entry.provenance.distribution or "")
-    labels = {f"{entry.kind}/{entry.name}", distribution} - {""}
+    labels = labels_of(entry)
     if labels & set(settings.disabled_plugins):
         return Reason(
             code=ReasonCode.BLOCKED,
@@ -404,4 +409,4 @@ def _load_timed_out(progress: str) -> HardpointError:
     )
 
 
-__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry", "gatekeeping"]
+__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry", "gatekeeping", "labels_of"]

@@ -13,6 +13,7 @@ from hardpoint._importing import decided_provisionally
 from hardpoint._machine_live import LiveMachine
 from hardpoint._names import normalise_name
 from hardpoint._plugins import Registry
+from hardpoint._race import warn_unknown_items
 from hardpoint._requests import read_request
 from hardpoint._resolution import Resolution, in_progress_error, resolve_platform, resolving_here
 from hardpoint._say import WARNING, say_once
@@ -60,6 +61,7 @@ class _Process:
             known = self.kept(kept_as)
             if known is not None:
                 return known
+            warn_unknown_items(self.registry, settings)
             found = resolve_platform(
                 self.registry,
                 machine,

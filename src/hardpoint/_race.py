@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hardpoint._importing import decided_provisionally
-from hardpoint._names import normalise_distribution, unknown_name_text
-from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry, gatekeeping
+from hardpoint._names import near_miss, normalise_distribution, normalise_name, unknown_name_text
+from hardpoint._plugins import KINDS, LoadedPlugin, PluginEntry, Registry, gatekeeping, labels_of
 from hardpoint._probing import Failure
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
+from hardpoint._say import WARNING, say_once
 from hardpoint.errors import ContractError, HardpointError
 
 if TYPE_CHECKING:
@@ -140,6 +141,20 @@ def _settle(
         Candidate(name=e.name, outcome=Outcome.CONTRACT, reasons=(reason,), provenance=e.provenance, phase=Phase.LOAD)
         for e in entries
     ]
+
+
+def warn_unknown_items(registry: Registry, settings: Settings) -> None:
+    """Warn once of each item of HARDPOINT_DISABLED_PLUGINS that disables nothing: somebody meant it to."""
+    if not settings.disabled_plugins:
+        return
+    known = {label for kind in KINDS for entry in registry.entries(kind) for label in labels_of(entry)}
+    for item in settings.disabled_plugins:
+        if item in known:
+            continue
+        meant = [label for label in sorted(known) if label.endswith(f"/{normalise_name(item)}")]
+        close = " or ".join(meant) or near_miss(item, known)
+        guess = f"; did you mean {close}?" if close else ""
+        say_once(WARNING, "HARDPOINT_DISABLED_PLUGINS: there is no plugin or distribution %s to disable%s", item, guess)
 
 
 def unknown_names(registry: Registry, kind: str, names: Iterable[str], also_known: Iterable[str] = ()) -> list[str]:
