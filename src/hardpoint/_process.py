@@ -18,7 +18,7 @@ from hardpoint._requests import read_request
 from hardpoint._resolution import Resolution, in_progress_error, resolve_platform, resolving_here
 from hardpoint._say import WARNING, say_once
 from hardpoint._settings import read_settings, warn_unknown
-from hardpoint.errors import HardpointError, ResolutionTimeoutError
+from hardpoint.errors import HardpointError, ResolutionTimeoutError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,6 +101,8 @@ class _Process:
     def named(self, name: str) -> Platform:
         """A platform by name, the same object every time."""
         key = normalise_name(name)
+        if not key:
+            raise SettingsError(f"platform={name!r}: expected a name", setting="platform", value=name)
         return (self.kept(key) or self.resolve(key, kept_as=key)).platform
 
 

@@ -19,6 +19,7 @@ from hardpoint.errors import (
     HardpointError,
     NoPlatformError,
     PlatformUnavailableError,
+    ResolutionError,
     ResolutionInProgressError,
     UnknownPlatformError,
 )
@@ -377,13 +378,11 @@ class _Resolver:
                 "with hardpoint.register('platform', name, plugin)"
             )
         lines = "".join(f"\n  {candidate.describe()}{_remedy(*candidate.reasons)}" for candidate in candidates)
+        error: type[ResolutionError] = NoPlatformError
         if self.request.explicit and not self.request.open:
             unknown = all(candidate.outcome is Outcome.NOT_INSTALLED for candidate in candidates)
             error = UnknownPlatformError if unknown else PlatformUnavailableError
-            return error(f"no platform of {self.request.describe()} can be used here:{lines}", candidates=candidates)
-        return NoPlatformError(
-            f"no platform can be used here ({self.request.describe()}):{lines}", candidates=candidates
-        )
+        return error(f"no platform can be used here ({self.request.describe()}):{lines}", candidates=candidates)
 
 
 def _cause(candidate: Candidate) -> HardpointError:
