@@ -428,6 +428,22 @@ def test_the_allow_list_limits_only_the_kinds_that_it_mentions(site: Site, monke
     assert platform.select_backend(config(), "mine").backend == "mine"
 
 
+def test_a_distribution_of_backends_limits_backends_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naming what brings backends leaves every platform in; a name that nobody knows lets nothing in."""
+    site.platform("fake")
+    site.backend("mine", distribution="my-kernels")
+    site.backend("other")
+    monkeypatch.setenv("HARDPOINT_PLATFORM", "fake")
+    monkeypatch.setenv("HARDPOINT_PLUGINS", "My_Kernels")
+    _, rejected = hardpoint.current_platform().get_valid_backends(None, config())
+    assert rejected["other"].outcome is Outcome.BLOCKED
+    assert "mine" not in rejected
+    monkeypatch.setenv("HARDPOINT_PLUGINS", "my-kernals")
+    hardpoint.reset()
+    with pytest.raises(PlatformUnavailableError, match="not among HARDPOINT_PLUGINS"):
+        hardpoint.current_platform()
+
+
 def test_a_blocked_backend_asked_for_by_name_says_who_blocks_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and the item are named."""
     site.platform("fake")

@@ -23,11 +23,10 @@ from hardpoint.errors import ContractError, HardpointError, ResolutionInProgress
 from hardpoint.hookspecs import PROJECT, HookSpecs, PlatformSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hardpoint._backend_spec import BackendSpec
     from hardpoint._race import Race
-    from hardpoint._settings import Settings
 
 _T = TypeVar("_T")
 KINDS: Final = ("platform", "backend")
@@ -344,42 +343,6 @@ class Registry:
         return self._loaded.get(entry.key)
 
 
-def labels_of(entry: PluginEntry) -> set[str]:
-    """What HARDPOINT_PLUGINS and HARDPOINT_DISABLED_PLUGINS may call it."""
-    return {f"{entry.kind}/{entry.name}", normalise_distribution(entry.provenance.distribution or "")} - {""}
-
-
-def gatekeeping(entry: PluginEntry, settings: Settings) -> Reason | None:
-    """Why a plugin is not even loaded: disabled, not among the allowed, or untrusted. None: go on."""
-    distribution = normalise_distribution(entry.provenance.distribution or "")
-    labels = labels_of(entry)
-    if labels & set(settings.disabled_plugins):
-        return Reason(
-            code=ReasonCode.BLOCKED,
-            message=f"{entry.provenance} is disabled by HARDPOINT_DISABLED_PLUGINS",
-            remedy="take it out of HARDPOINT_DISABLED_PLUGINS",
-        )
-    allowed = settings.plugins
-    if allowed and not labels & set(allowed) and _mentions_kind(entry.kind, allowed):
-        return Reason(
-            code=ReasonCode.BLOCKED,
-            message=f"{entry.provenance} is not among HARDPOINT_PLUGINS",
-            remedy=f"add {entry.kind}/{entry.name} to HARDPOINT_PLUGINS",
-        )
-    if entry.record is not None and not entry.record.trusted and distribution not in allowed:
-        return Reason(
-            code=ReasonCode.UNTRUSTED,
-            message=f"{entry.provenance} is not trusted: {entry.record.untrusted_reason}",
-            remedy=f"install it, or set HARDPOINT_PLUGINS={entry.provenance.distribution}",
-        )
-    return None
-
-
-def _mentions_kind(kind: str, allowed: Sequence[str]) -> bool:
-    # A distribution may bring plugins of both kinds, so that naming one limits both.
-    return any(item.startswith(f"{kind}/") or "/" not in item for item in allowed)
-
-
 def _entry_of(kind: str, record: EntryPointRecord) -> PluginEntry:
     name = normalise_name(record.name)
     provenance = Provenance(
@@ -409,4 +372,4 @@ def _load_timed_out(progress: str) -> HardpointError:
     )
 
 
-__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry", "gatekeeping", "labels_of"]
+__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hardpoint._gatekeeping import gatekeeping, labels_of
 from hardpoint._importing import decided_provisionally
 from hardpoint._names import near_miss, normalise_distribution, normalise_name, unknown_name_text
-from hardpoint._plugins import KINDS, LoadedPlugin, PluginEntry, Registry, gatekeeping, labels_of
+from hardpoint._plugins import KINDS, LoadedPlugin, PluginEntry, Registry
 from hardpoint._probing import Failure
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
 from hardpoint._say import WARNING, say_once
@@ -71,7 +72,7 @@ def _run(
     for entries in by_name.values():
         admitted: list[LoadedPlugin | tuple[PluginEntry, Failure]] = []
         for entry in entries:
-            if reason := gatekeeping(entry, settings):
+            if reason := gatekeeping(entry, registry, settings):
                 outcome = Outcome.UNTRUSTED if reason.code is ReasonCode.UNTRUSTED else Outcome.BLOCKED
                 out.append(_refused(entry, outcome, reason))
                 continue
