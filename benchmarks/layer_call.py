@@ -4,8 +4,8 @@
 
 The layer is a registered backend's whose `forward` hands its arguments to a function, as a real one hands them to a
 kernel: a function that does nothing, and torch's scaled_dot_product_attention for one tiny query. What a call costs
-beyond that function is one Python method, the backend's own; Hardpoint adds nothing, for the engine holds the layer. All
-sides run interleaved in one process, in CPU time, on one thread. Medians and minima; only the ratios travel.
+beyond that function is one Python method, the backend's own; Hardpoint adds nothing, for the engine holds the layer.
+All sides run interleaved in one process, in CPU time, on one thread. Medians and minima; only the ratios travel.
 """
 
 from __future__ import annotations
