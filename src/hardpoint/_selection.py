@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hardpoint._backend_spec import BackendSpec
 from hardpoint._capability import DeviceCapability
 from hardpoint._evaluation import Asked, Depth, Evaluator
+from hardpoint._flight import at_work
 from hardpoint._importing import decided_provisionally
 from hardpoint._names import normalise_name
 from hardpoint._order import arrange
@@ -137,8 +138,9 @@ def select_backend(
         known = cache.get(key, (registry.generation, platform.kernel_report is not None))
         if known is not None:
             return known
-    selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
-    selection = selector.select(_request_of(requested, value, variable), requested)
+    with at_work:
+        selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
+        selection = selector.select(_request_of(requested, value, variable), requested)
     if not decided_provisionally(selection.candidates):
         cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
     return selection
@@ -161,7 +163,8 @@ _VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attent
 
 def survey_backends(platform: Platform, config: AttentionConfig, *, depth: Depth | str) -> Selection:
     """What a selection would choose, with every candidate evaluated and bugs recorded: for inspection."""
-    return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
+    with at_work:
+        return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
 
 
 def valid_backends(
@@ -177,8 +180,9 @@ def valid_backends(
         if device_capability is None or isinstance(device_capability, DeviceCapability)
         else tuple(device_capability)
     )
-    selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
-    return selector.all_valid()
+    with at_work:
+        selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
+        return selector.all_valid()
 
 
 def _request_of(requested: str | Sequence[str] | Selection | None, value: str | None, variable: str) -> Request:
