@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hardpoint._contract import check_detection
 from hardpoint._probing import Failure, attempt
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 _resolving_here = threading.local()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class Resolution(NamedTuple):
     """A resolved platform, and everything that was considered on the way.
 
     `source` says who asked: ``argument``, ``HARDPOINT_PLATFORM`` or ``automatic``. `is_fallback`: a better candidate,
@@ -51,7 +49,7 @@ class Resolution:
     source: str = "automatic"
     is_fallback: bool = False
     strict: bool = False
-    seconds: float = field(default=0.0, compare=False)
+    seconds: float = 0.0
 
     @property
     def chosen(self) -> Candidate:
