@@ -49,6 +49,14 @@ def test_a_record_says_where_it_comes_from(tmp_path: Path) -> None:
     assert (found.faults, found.method) == ((), "raw scan")
 
 
+@needs_posix
+def test_a_pipe_in_the_place_of_the_entry_points_holds_nobody_up(tmp_path: Path) -> None:
+    """Opening one that nobody writes to would wait for ever."""
+    os.mkfifo(add(tmp_path, "odd-1.0.dist-info", None) / "entry_points.txt")
+    add(tmp_path, "vendor-2.5.dist-info")
+    assert [record.distribution for record in look(tmp_path).entries] == ["vendor"]
+
+
 def test_nothing_installed_is_an_empty_answer(tmp_path: Path) -> None:
     """An empty folder, a missing one and an empty path give no entries, no fault and no error."""
     assert look(tmp_path, tmp_path / "missing") == Discovery(entries=(), faults=(), method="raw scan")

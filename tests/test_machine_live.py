@@ -140,6 +140,32 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.variable("XYZ_TEST") is None
 
 
+def test_variable_that_another_thread_deletes_meanwhile(tools: Path) -> None:
+    """Between its name and its value it may vanish; then it is not there."""
+    stop = threading.Event()
+
+    def set_and_delete() -> None:
+        while not stop.is_set():
+            for number in range(50):
+                os.environ[f"XYZ_{number}"] = "1"
+            for number in range(50):
+                del os.environ[f"XYZ_{number}"]
+
+    other = threading.Thread(target=set_and_delete)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    other.start()
+    try:
+        machine = LiveMachine()
+        for _ in range(300):
+            assert set(machine.variables("XYZ_").values()) <= {"1"}
+        assert machine.run_tool(["env"]).returncode == 0
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        other.join(30)
+
+
 def test_files(tmp_path: Path) -> None:
     """Files are read up to the limit; every failure is the system's own, with the path."""
     machine = LiveMachine()

@@ -222,6 +222,12 @@ def test_child_imports_as_the_parent_does(machine: LiveMachine) -> None:
     assert _ask(machine, "flags", isolated=True) is True
 
 
+def test_path_with_entries_that_are_no_text(machine: LiveMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some programs put a `pathlib.Path` there; Python passes over it, and so does the child."""
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("somewhere"), b"elsewhere"])
+    assert machine.probe("xyz", "math:sqrt", arguments=(4,), isolated=True) == 2.0
+
+
 def test_variable_isolates(machine: LiveMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """HARDPOINT_PROBE decides where the caller does not."""
     monkeypatch.setenv("HARDPOINT_PROBE", " Isolated ")

@@ -291,6 +291,30 @@ def test_two_distributions_with_one_name(site: Site, monkeypatch: pytest.MonkeyP
     assert rejected["fast_one"].reasons[0].code is ReasonCode.DUPLICATE
 
 
+@pytest.mark.parametrize(
+    ("item", "guess"),
+    [
+        ("acme", "; did you mean backend/acme or platform/acme?"),
+        ("platform/acne", "; did you mean platform/acme?"),
+        ("something-else", ""),
+    ],
+)
+def test_a_disabled_plugin_that_nobody_knows_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, item: str, guess: str
+) -> None:
+    """Once, with what was probably meant; an item that disables something is fine."""
+    site.platform("acme", distribution="first-chips")
+    site.backend("acme", distribution="first-kernels")
+    site.backend("other")
+    monkeypatch.setenv("HARDPOINT_DISABLED_PLUGINS", f"{item}, fake_other")
+    with caplog.at_level(logging.WARNING, "hardpoint"):
+        hardpoint.resolve()
+        hardpoint.resolve()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"HARDPOINT_DISABLED_PLUGINS: there is no plugin or distribution {item} to disable{guess}"
+    ]
+
+
 class GoodBackend:
     """A backend plugin for `hardpoint.register`."""
 
@@ -404,6 +428,22 @@ def test_the_allow_list_limits_only_the_kinds_that_it_mentions(site: Site, monke
     assert platform.select_backend(config(), "mine").backend == "mine"
 
 
+def test_a_distribution_of_backends_limits_backends_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Naming what brings backends leaves every platform in; a name that nobody knows lets nothing in."""
+    site.platform("fake")
+    site.backend("mine", distribution="my-kernels")
+    site.backend("other")
+    monkeypatch.setenv("HARDPOINT_PLATFORM", "fake")
+    monkeypatch.setenv("HARDPOINT_PLUGINS", "My_Kernels")
+    _, rejected = hardpoint.current_platform().get_valid_backends(None, config())
+    assert rejected["other"].outcome is Outcome.BLOCKED
+    assert "mine" not in rejected
+    monkeypatch.setenv("HARDPOINT_PLUGINS", "my-kernals")
+    hardpoint.reset()
+    with pytest.raises(PlatformUnavailableError, match="not among HARDPOINT_PLUGINS"):
+        hardpoint.current_platform()
+
+
 def test_a_blocked_backend_asked_for_by_name_says_who_blocks_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable and the item are named."""
     site.platform("fake")
@@ -423,3 +463,62 @@ def test_a_vendor_that_asks_at_module_scope_is_named(site: Site) -> None:
     assert package not in sys.modules
     with pytest.raises(ResolutionInProgressError, match="platform/vendor"):
         hardpoint.current_platform()
+
+
+@pytest.mark.parametrize(
+    ("detect", "message"),
+    [
+        ("return Detection(status='usable', devices=(Device(index=0, name='x'),))", "the status 'usable'; use Detec"),
+        ("return Detection(status=DetectionStatus.USABLE)", "devices numbered []; a usable machine has at least one"),
+        ("return Detection(status=DetectionStatus.UNUSABLE, reasons=('no',))", "reasons ('no',); expected a tuple of"),
+        ("return Detection(status=DetectionStatus.ABSENT, devices=['x'])", "devices ['x']; expected a tuple of Dev"),
+        ("return Detection.usable([Device(index=0, name='x', capability='9.0')])", "with the capability '9.0'; exp"),
+    ],
+)
+def test_a_detection_that_nobody_could_use_breaks_the_contract(site: Site, detect: str, message: str) -> None:
+    """It is told where it was made, not by whoever stumbles over it later; the others go on."""
+    site.platform("odd", plugin_top="from hardpoint.hookspecs import DetectionStatus", detect=detect)
+    site.platform("host", rank="CPU")
+    assert outcome("odd").outcome is Outcome.CONTRACT
+    assert message in outcome("odd").reasons[0].message
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"rank": 7}, "rank is 7; expected one of Rank.VENDOR, Rank.IN_TREE, Rank.CPU"),
+        ({"rank": "vendor"}, "rank is 'vendor'; expected one of"),
+        ({"replaces": 5}, "replaces is 5; expected the name of a distribution"),
+    ],
+)
+def test_a_descriptor_of_a_platform_is_checked(spec: dict[str, Any], message: str) -> None:
+    """A rank that is none would otherwise stop every resolution."""
+
+    class Plugin:
+        @hookimpl
+        def hardpoint_platform(self) -> PlatformSpec:
+            return PlatformSpec(api=(1, 0), target="no.such:Class", **spec)
+
+        @hookimpl
+        def hardpoint_detect(self, machine: hardpoint.Machine) -> Detection:
+            return Detection.absent("never asked")
+
+    with pytest.raises(ContractError) as caught:
+        hardpoint.register("platform", "odd", Plugin())
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("'torch_sdpa'", "order is 'torch_sdpa'; expected an Order"),
+        ("Order(before='torch_sdpa')", "order.before is 'torch_sdpa'; expected a tuple of strings"),
+    ],
+)
+def test_an_order_that_would_be_read_letter_by_letter_is_refused(site: Site, order: str, message: str) -> None:
+    """A text is a sequence too, of names that nobody has."""
+    site.platform("host")
+    site.backend("odd", spec=f"order={order}")
+    with pytest.raises(ContractError) as caught:
+        hardpoint.current_platform().select_backend(config(), "odd")
+    assert message in str(caught.value)

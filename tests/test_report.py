@@ -8,6 +8,8 @@ import pickle
 import subprocess
 import sys
 
+import pytest
+
 import hardpoint
 from tests.plugins import Site, config
 
@@ -69,6 +71,62 @@ def test_dead_members_of_a_platform_are_reported(site: Site) -> None:
     hardpoint.current_platform()
     plugins = {item["plugin"]: item for item in hardpoint.report().as_dict()["plugins"]}
     assert plugins["platform/fake"]["unknown_members"] == ["supports_v1"]
+
+
+@pytest.mark.parametrize("member", ["vendor", "device_type", "dispatch_key"])
+def test_a_platform_that_cannot_describe_itself_is_reported(site: Site, member: str) -> None:
+    """Its bug is shown first, and everything else of the report is there; inspecting goes on as well."""
+    site.platform("fake", body=f"@property\ndef {member}(self):\n    raise RuntimeError('no driver call here')")
+    site.backend("first")
+    hardpoint.current_platform().select_backend(config())
+    for report in (hardpoint.report(), hardpoint.inspect([config()])):
+        data = report.as_dict()
+        (bug,) = data["bugs"]
+        assert (bug["plugin"], bug["phase"]) == ("platform/fake", "report")
+        assert bug["message"] == data["platform"]["error"] == "RuntimeError: no driver call here"
+        assert data["platform"]["devices"][0]["name"] == "Fake 9.0"
+        assert data["selections"][0]["backend"] == "first"
+        assert str(report).startswith("BUG in platform/fake (report): RuntimeError: no driver call here")
+
+
+def test_a_platform_whose_description_fails_by_the_machine_is_no_bug(site: Site) -> None:
+    """An environment failure is told where the description would stand."""
+    site.platform("fake", body="@property\ndef vendor(self):\n    raise OSError('/dev/fake0 is gone')")
+    hardpoint.current_platform()
+    report = hardpoint.report()
+    assert report.as_dict()["bugs"] == []
+    assert "its own description cannot be had: OSError: /dev/fake0 is gone" in str(report)
+
+
+def test_a_report_is_json_whatever_plugins_put_in(site: Site) -> None:
+    """Bytes, NaN and objects, one of which cannot even be printed, are told as text."""
+    site.platform(
+        "fake",
+        detect="""
+            class Mute:
+                def __repr__(self):
+                    raise ValueError
+            odd = {"serial": b"\\xff", "watts": float("nan"), "mute": Mute(), "sizes": (1, 2.5, None, True)}
+            return Detection.usable([Device(index=0, name="odd", properties=odd)])
+        """,
+    )
+    hardpoint.current_platform()
+    data = json.loads(hardpoint.report().to_json(), parse_constant=pytest.fail)
+    assert data["platform"]["devices"][0]["properties"] == {
+        "serial": "b'\\xff'",
+        "watts": "nan",
+        "mute": "<Mute that raises ValueError when printed>",
+        "sizes": [1, 2.5, None, True],
+    }
+
+
+def test_a_report_can_be_written_whatever_a_variable_holds(site: Site) -> None:
+    """Bytes that are no UTF-8 are shown as escapes, and JSON gives back the very value."""
+    site.monkeypatch.setenv("HARDPOINT_PLATFORM", "caf\udce9")
+    report = hardpoint.inspect()
+    assert "HARDPOINT_PLATFORM=caf\\udce9" in report.to_text().encode().decode()
+    data = json.loads(report.to_json().encode())
+    assert data["settings"]["variables"]["HARDPOINT_PLATFORM"] == "caf\udce9"
 
 
 PROGRAM = """

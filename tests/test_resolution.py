@@ -322,3 +322,21 @@ def test_the_explanation_says_who_asked_and_what_became_of_each(site: Site) -> N
         "  accelerator: absent: no such device node",
         "  host: chosen",
     ]
+
+
+def test_a_platform_without_a_name_is_not_the_current_one(site: Site) -> None:
+    """An empty text is a mistake of the caller's, not a request for anything."""
+    site.platform("host")
+    with pytest.raises(SettingsError, match="platform='': expected a name"):
+        hardpoint.platform("")
+
+
+def test_a_blocked_platform_that_was_asked_for_is_told_in_plain_words(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence says who asked, and each line why not."""
+    site.platform("host")
+    monkeypatch.setenv("HARDPOINT_DISABLED_PLUGINS", "platform/host")
+    with pytest.raises(PlatformUnavailableError) as caught:
+        hardpoint.resolve("host")
+    assert str(caught.value).splitlines()[0] == "no platform can be used here (asked for by the argument: host):"

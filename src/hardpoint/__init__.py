@@ -7,8 +7,9 @@ best backend that really works here, and can say why each of the others was not 
 
     platform = hardpoint.current_platform()
     platform.import_kernels()
-    selection = platform.select_backend(hardpoint.AttentionConfig(head_size=64, num_heads=9, num_kv_heads=3,
-    dtype="bfloat16")) print(selection.explain())
+    config = hardpoint.AttentionConfig(head_size=64, num_heads=9, num_kv_heads=3, dtype="bfloat16")
+    selection = platform.select_backend(config)
+    print(selection.explain())
 
 Importing this package imports nothing else: every name is loaded when it is first used.
 """

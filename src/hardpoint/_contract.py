@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._importing import is_target
 from hardpoint._names import near_miss
-from hardpoint._reasons import Provenance, ReasonCode
+from hardpoint._reasons import Provenance, Reason, ReasonCode
 from hardpoint.errors import ContractError
-from hardpoint.hookspecs import API_VERSION, PROJECT, HookSpecs, PlatformSpec
+from hardpoint.hookspecs import (
+    API_VERSION,
+    PROJECT,
+    Detection,
+    DetectionStatus,
+    Device,
+    HookSpecs,
+    PlatformSpec,
+    Rank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +34,8 @@ HOOKS: Final = {
 OPERATION_KINDS: Final = ("attention", "mla_attention")
 _ALL_HOOKS: Final = tuple(name for name in vars(HookSpecs) if name.startswith("hardpoint_"))
 _MARKER: Final = f"{PROJECT}_impl"
+NEVER_HOOKS: Final = frozenset((*dir(object), "__dict__", "__module__", "__weakref__"))
+"""Members that every object has. To look at each of them costs a start more than to look at all hooks."""
 
 
 def check_object(kind: str, plugin: object, provenance: Provenance) -> None:
@@ -66,6 +78,8 @@ def _object_problems(kind: str, plugin: object) -> Iterator[str]:
 def _functions(plugin: object) -> Iterator[tuple[str, Any, dict[str, Any] | None]]:
     # getattr_static: a property of the plugin that opens a device must not run here.
     for name in dir(plugin):
+        if name in NEVER_HOOKS:
+            continue
         raw = inspect.getattr_static(plugin, name, None)
         function = getattr(raw, "__func__", raw) if isinstance(raw, (staticmethod, classmethod)) else raw
         if isinstance(function, property) or not (inspect.isroutine(function) or inspect.isfunction(function)):
@@ -76,7 +90,11 @@ def _functions(plugin: object) -> Iterator[tuple[str, Any, dict[str, Any] | None
 
 def _argument_problems(hook: str, raw: Callable[..., object]) -> Iterator[str]:
     function = getattr(raw, "__func__", raw)
-    allowed = set(inspect.signature(getattr(HookSpecs, hook)).parameters)
+    allowed = _argument_names(getattr(HookSpecs, hook))
+    # Nearly always so; a signature is slow to make, and every start asks for one per hook.
+    is_plain = not hasattr(function, "__wrapped__")
+    if is_plain and isinstance(function, FunctionType) and _argument_names(function) <= allowed:
+        return
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -87,6 +105,12 @@ def _argument_problems(hook: str, raw: Callable[..., object]) -> Iterator[str]:
         if parameter.name not in allowed - {"self"} and parameter.default is inspect.Parameter.empty:
             expected = ", ".join(sorted(allowed - {"self"})) or "no argument"
             yield f"{hook} asks for {parameter.name!r}; it is given {expected}"
+
+
+def _argument_names(function: FunctionType) -> set[str]:
+    code = function.__code__
+    variadic = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + variadic])
 
 
 def check_spec(
@@ -109,21 +133,74 @@ def check_spec(
         )
     described: Any = spec
     remarks = _check_api(described.api, provenance, requires_hardpoint)
-    problems = _backend_problems(described) if kind == "backend" else []
+    problems = _backend_problems(described) if kind == "backend" else _platform_problems(described)
     target: object = described.target
     if not (isinstance(target, str) and is_target(target)):
         problems.append(f"target {target!r} is not of the form 'package.module:Class'")
+    replaces: object = described.replaces
+    if not (replaces is None or isinstance(replaces, str)):
+        problems.append(f"replaces is {replaces!r}; expected the name of a distribution")
     if problems:
         raise ContractError(f"{provenance}: " + "; ".join(problems), plugin=provenance.plugin)
     return remarks
 
 
+def _platform_problems(spec: PlatformSpec) -> list[str]:
+    if any(spec.rank == rank for rank in Rank):
+        return []
+    return [f"rank is {spec.rank!r}; expected one of {', '.join(f'Rank.{rank.name}' for rank in Rank)}"]
+
+
+def check_detection(answer: object, provenance: Provenance) -> Detection:
+    """Check what `hardpoint_detect` returned: its class methods make no wrong one. Errors: `ContractError`."""
+    if not isinstance(answer, Detection):
+        problems = [f"{answer!r}; expected a Detection"]
+    else:
+        problems = list(_detection_problems(answer))
+    if problems:
+        text = f"{provenance}: hardpoint_detect() returned {'; '.join(problems)}"
+        raise ContractError(text, plugin=provenance.plugin)
+    return answer  # type: ignore[return-value]  # anything else is a problem
+
+
+def _detection_problems(answer: Detection) -> Iterator[str]:
+    status: object = answer.status
+    if not isinstance(status, DetectionStatus):
+        yield f"the status {status!r}; use Detection.usable(), .unusable() or .absent()"
+    for member in ("reasons", "notes"):
+        value = getattr(answer, member)
+        if not isinstance(value, tuple) or not all(isinstance(item, Reason) for item in value):
+            yield f"{member} {value!r}; expected a tuple of Reasons"
+    devices: object = answer.devices
+    if not isinstance(devices, tuple) or not all(isinstance(item, Device) for item in devices):
+        yield f"devices {devices!r}; expected a tuple of Devices"
+        return
+    found = [device.index for device in devices]
+    if status is DetectionStatus.USABLE and (not devices or found != list(range(len(devices)))):
+        yield f"devices numbered {found}; a usable machine has at least one, numbered 0, 1, … in order"
+    for device in devices:
+        if device.capability is not None:
+            from hardpoint._capability import DeviceCapability
+
+            capability: object = device.capability
+            if not isinstance(capability, DeviceCapability):
+                yield f"device {device.index} with the capability {capability!r}; expected a DeviceCapability"
+
+
 def _backend_problems(spec: BackendSpec) -> list[str]:
+    from hardpoint._backend_spec import Order
+
     problems = []
     if spec.kind not in OPERATION_KINDS:
         problems.append(f"kind {spec.kind!r} is unknown; known are {', '.join(OPERATION_KINDS)}")
-    for member in ("platforms", "requires", "kernel_modules", "kernel_architectures", "torch_features"):
-        value = getattr(spec, member)
+    members = ("platforms", "requires", "kernel_modules", "kernel_architectures", "torch_features")
+    values = {member: getattr(spec, member) for member in members}
+    order: object = spec.order
+    if isinstance(order, Order):
+        values |= {f"order.{member}": getattr(order, member) for member in ("before", "after", "platforms")}
+    else:
+        problems.append(f"order is {order!r}; expected an Order")
+    for member, value in values.items():
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
             problems.append(f"{member} is {value!r}; expected a tuple of strings")
     if not spec.platforms:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".dist-info", ".egg-info")
 _MARK = b"hardpoint."
-_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+# A FIFO without a writer must not hold us up.
+_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _CHUNK = 65536
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """The process is short of something: no folder's fault, and another try may well succeed."""

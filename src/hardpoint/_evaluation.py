@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hardpoint._backend_spec import BackendSpec
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from hardpoint.platforms import Platform
 
 TORCH_DEVICE = "torch-device"
+
+# In CPython 3.11 an enum's member costs 0.2 µs each time it is looked up, and these are for every candidate.
+_SUPPORT, _REJECTED, _NOT_THERE = Phase.SUPPORT, Outcome.REJECTED, Outcome.NOT_INSTALLED
 
 
 class Depth(StrEnum):
@@ -70,51 +74,65 @@ class Evaluator:
     ) -> Candidate:
         """The candidate's record: VALID, or why not. `raise_as`: see `hardpoint._probing.attempt`."""
         started = time.perf_counter()
+        outcome, phase, reasons = self._judge(loaded, raise_as)
+        return Candidate(
+            name=loaded.entry.name,
+            outcome=outcome,
+            reasons=tuple(reasons),
+            provenance=loaded.entry.provenance,
+            phase=phase,
+            rank_reason=rank_reason,
+            seconds=time.perf_counter() - started,
+        )
 
-        def record(outcome: Outcome, phase: Phase, reasons: Sequence[Reason]) -> Candidate:
-            return Candidate(
-                name=loaded.name,
-                outcome=outcome,
-                reasons=tuple(reasons),
-                provenance=loaded.provenance,
-                phase=phase,
-                rank_reason=rank_reason,
-                seconds=time.perf_counter() - started,
-            )
+    def _judge(
+        self, loaded: LoadedPlugin, raise_as: Callable[[Failure], HardpointError] | None
+    ) -> tuple[Outcome, Phase, Sequence[Reason]]:
+        """The outcome, how far it came, and the reasons."""
+        spec = loaded.spec
+        if not isinstance(spec, BackendSpec):
+            raise TypeError(f"{loaded.provenance} is no backend")
+        found = attempt(
+            partial(self._static_reasons, spec),
+            phase=_SUPPORT,
+            provenance=loaded.entry.provenance,
+            inspecting=self.inspecting,
+            raise_as=raise_as,
+        )
+        if isinstance(found, Failure):
+            return found.outcome, found.phase, (found.reason,)
+        if found:
+            return _static_outcome(found), _SUPPORT, found
+        if self.asked.depth is Depth.STATIC:
+            return Outcome.VALID, Phase.SUPPORT, loaded.remarks
+        return self._judge_class(loaded, raise_as)
+
+    def _judge_class(
+        self, loaded: LoadedPlugin, raise_as: Callable[[Failure], HardpointError] | None
+    ) -> tuple[Outcome, Phase, Sequence[Reason]]:
+        from hardpoint.attention import AttentionBackend
 
         def guarded(action: Callable[[], list[Reason]], phase: Phase) -> list[Reason] | Failure:
             return attempt(
                 action, phase=phase, provenance=loaded.provenance, inspecting=self.inspecting, raise_as=raise_as
             )
 
-        spec = loaded.spec
-        if not isinstance(spec, BackendSpec):
-            raise TypeError(f"{loaded.provenance} is no backend")
-        found = guarded(lambda: self._static_reasons(spec), Phase.SUPPORT)
-        if isinstance(found, Failure):
-            return record(found.outcome, found.phase, [found.reason])
-        if found:
-            return record(_static_outcome(found), Phase.SUPPORT, found)
-        if self.asked.depth is Depth.STATIC:
-            return record(Outcome.VALID, Phase.SUPPORT, loaded.remarks)
-        from hardpoint.attention import AttentionBackend
-
         cls = self.registry.load_class(
             loaded, AttentionBackend, phase=Phase.IMPORT, inspecting=self.inspecting, raise_as=raise_as
         )
         if isinstance(cls, Failure):
-            return record(cls.outcome, cls.phase, [cls.reason])
+            return cls.outcome, cls.phase, (cls.reason,)
         found = guarded(lambda: self._class_reasons(loaded, cls), Phase.VALIDATE)
         if isinstance(found, Failure):
-            return record(found.outcome, found.phase, [found.reason])
+            return found.outcome, found.phase, (found.reason,)
         if found:
-            return record(Outcome.REJECTED, Phase.VALIDATE, found)
+            return Outcome.REJECTED, Phase.VALIDATE, found
         if self.asked.depth is Depth.LOADED:
-            return record(Outcome.VALID, Phase.VALIDATE, loaded.remarks)
+            return Outcome.VALID, Phase.VALIDATE, loaded.remarks
         found = guarded(lambda: self._prepare(cls), Phase.PREPARE)
         if isinstance(found, Failure):
-            return record(found.outcome, found.phase, [found.reason])
-        return record(Outcome.VALID, Phase.PREPARE, loaded.remarks)
+            return found.outcome, found.phase, (found.reason,)
+        return Outcome.VALID, Phase.PREPARE, loaded.remarks
 
     def _static_reasons(self, spec: BackendSpec) -> list[Reason]:
         config = self.asked.config
@@ -123,29 +141,34 @@ class Evaluator:
             return [Reason(code=ReasonCode.KIND, message=sentence, requested=config.kind, accepted=spec.kind)]
         if reason := self._platform_reason(spec):
             return [reason]
-        machine = self.platform.machine
-        reasons = [found for text in spec.requires if (found := requirement_reason(text, machine)) is not None]
+        reasons = [found for text in spec.requires if (found := self._requirement_reason(text)) is not None]
         if spec.kernel_modules and (found := self._kernel_reason(spec.kernel_modules)) is not None:
             reasons.append(found)
-
-        def package_reason(text: str) -> Reason | None:
-            return requirement_reason(text, machine)
-
         for index, capability in self.distinct:
-            against = list(spec.support.reasons(capability, config, package_reason))
+            against = spec.support.reasons(capability, config, self._requirement_reason)
             if spec.kernel_architectures and (found := _architecture_reason(spec, capability)) is not None:
-                against.append(found)
-            reasons += self._on_device(index, capability, against)
-        return list(dict.fromkeys(reasons))
+                against = (*against, found)
+            if against:
+                reasons += self._on_device(index, capability, against)
+        return list(dict.fromkeys(reasons)) if len(reasons) > 1 else reasons
+
+    def _requirement_reason(self, text: str) -> Reason | None:
+        # To look for a distribution takes a live machine a millisecond, and many backends ask for the same ones.
+        answers = self.platform._selections.requirements  # noqa: SLF001  # the core's own member
+        key = (self.registry.generation, text)
+        try:
+            return answers[key]
+        except KeyError:
+            return answers.setdefault(key, requirement_reason(text, self.platform.machine))
 
     def _platform_reason(self, spec: BackendSpec) -> Reason | None:
         platform = self.platform
         if platform.name in spec.platforms:
             return None
         if TORCH_DEVICE in spec.platforms:
-            missing = [name for name in spec.torch_features if name not in platform.torch_features]
-            if platform.torch_features and not missing:
+            if platform.torch_features and platform.torch_features.issuperset(spec.torch_features):
                 return None
+            missing = [name for name in spec.torch_features if name not in platform.torch_features]
             lack = ", ".join(missing) or "any torch feature"
             sentence = f"platform {platform.name} does not declare {lack}"
         else:
@@ -216,14 +239,15 @@ def _architecture_reason(spec: BackendSpec, capability: DeviceCapability | None)
 
 
 _NOT_INSTALLED = frozenset({ReasonCode.MISSING_DEPENDENCY, ReasonCode.NOT_INSTALLED})
-_ENVIRONMENT = frozenset({ReasonCode.INCOMPATIBLE_DEPENDENCY, ReasonCode.KERNEL_MISSING})
+_ENVIRONMENT = _NOT_INSTALLED | {ReasonCode.INCOMPATIBLE_DEPENDENCY, ReasonCode.KERNEL_MISSING}
 
 
 def _static_outcome(reasons: Sequence[Reason]) -> Outcome:
     """A request that the backend could not serve anyway is a refusal, whatever else is missing."""
-    codes = {reason.code for reason in reasons}
-    if codes <= _NOT_INSTALLED:
-        return Outcome.NOT_INSTALLED
-    if codes <= _NOT_INSTALLED | _ENVIRONMENT:
-        return Outcome.FAILED
-    return Outcome.REJECTED
+    outcome = _NOT_THERE
+    for reason in reasons:
+        if reason.code not in _ENVIRONMENT:
+            return _REJECTED
+        if reason.code not in _NOT_INSTALLED:
+            outcome = Outcome.FAILED
+    return outcome

@@ -53,7 +53,7 @@ class Fingerprint:
 
         parts = [str(self.schema), self.hardpoint_version, self.platform, self.platform_version or ""]
         parts += ["\x1f".join(decision.identity) for decision in self.decisions]
-        return hashlib.sha256("\x1e".join(parts).encode()).hexdigest()[:16]
+        return hashlib.sha256("\x1e".join(parts).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Fingerprint) and self._identity == other._identity

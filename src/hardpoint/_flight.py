@@ -7,7 +7,9 @@ the same thread asking again is told at once; a fork leaves the child without ma
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -70,24 +72,29 @@ class SingleFlight(Generic[_T]):
 
     def _lead(self, key: Hashable, call: _Call[_T], compute: Callable[[], _T]) -> _T:
         try:
-            call.result = compute()
+            with at_work:
+                call.result = compute()
             return call.result
         except BaseException as error:
             with self._lock:
+                # Both in one step: who comes from now on starts a call of its own, and never finds a failed one.
+                self._forget(key, call)
                 if call.waiters:
                     call.error = error
-                else:
-                    call.error = HardpointError("nobody waits")
             raise
         finally:
             with self._lock:
-                if self._calls.get(key) is call:
-                    del self._calls[key]
+                self._forget(key, call)
             call.done.set()
+
+    def _forget(self, key: Hashable, call: _Call[_T]) -> None:
+        if self._calls.get(key) is call:
+            del self._calls[key]
 
     def _wait(self, call: _Call[_T], timeout_seconds: float, timed_out: Callable[[str], HardpointError]) -> _T:
         steps = call.steps
-        while not call.done.wait(timeout_seconds):
+        # Python waits for three hundred years at most.
+        while not call.done.wait(min(timeout_seconds, threading.TIMEOUT_MAX)):
             if call.steps == steps:
                 raise timed_out(call.progress)
             steps = call.steps
@@ -123,6 +130,59 @@ class SingleFlight(Generic[_T]):
         for key, call in list(self._calls.items()):
             if call.owner != here:
                 del self._calls[key]
+            else:
+                # Its waiters are gone, and one of them may have held the event's own lock.
+                call.done = threading.Event()
+                call.waiters = 0
+
+
+class _AtWork:
+    """The threads that are resolving or selecting: a fork waits while one of them imports something, ours or not.
+
+    The locks of single modules are the interpreter's own; where they cannot be seen, nothing is waited for.
+    """
+
+    WAIT_SECONDS = 10.0
+
+    def __init__(self) -> None:
+        self._depth: dict[int, int] = {}
+
+    def __enter__(self) -> None:
+        here = threading.get_ident()
+        self._depth[here] = self._depth.get(here, 0) + 1
+
+    def __exit__(self, *exception: object) -> None:
+        here = threading.get_ident()
+        self._depth[here] -= 1
+        if not self._depth[here]:
+            del self._depth[here]
+
+    def wait_for_imports(self) -> None:
+        """Until none of the other threads is in the middle of an import, or for a bounded time."""
+        deadline = time.monotonic() + self.WAIT_SECONDS
+        while self._imports_elsewhere() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _imports_elsewhere(self) -> bool:
+        here = threading.get_ident()
+        others = self._depth.keys() - {here}
+        locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
+        for name, reference in list(locks.items()):
+            owner = getattr(reference(), "owner", None)
+            if owner is None or owner == here:
+                continue
+            # Whoever names something of ours for the first time imports our modules, and Python's own with them.
+            top = name.partition(".")[0]
+            if owner in others or top == "hardpoint" or top in sys.stdlib_module_names:
+                return True
+        return False
+
+    def after_fork_in_child(self) -> None:
+        here = threading.get_ident()
+        self._depth = {thread: count for thread, count in self._depth.items() if thread == here}
+
+
+at_work = _AtWork()
 
 
 class _ImportGate:
@@ -155,9 +215,12 @@ class _ImportGate:
             self._condition.notify_all()
 
     def before_fork(self) -> None:
+        at_work.wait_for_imports()
         with self._condition:
             self._forking = True
             self._condition.wait_for(lambda: self._importing.keys() <= {threading.get_ident()}, self.WAIT_SECONDS)
+        # While the gate was waited for, one may have begun that does not pass through it.
+        at_work.wait_for_imports()
 
     def after_fork_in_parent(self) -> None:
         with self._condition:
@@ -176,6 +239,7 @@ import_gate = _ImportGate()
 
 def _after_fork_in_child() -> None:
     import_gate.after_fork_in_child()
+    at_work.after_fork_in_child()
     for flight in list(_flights):
         flight.forget_other_threads()
 

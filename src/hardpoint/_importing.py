@@ -101,7 +101,8 @@ def _attribute_is_missing(owner: object, attribute: str, error: AttributeError) 
     missing = object()
     if inspect.getattr_static(owner, attribute, missing) is not missing:
         return False
-    return error.name == attribute or repr(attribute) in str(error) or "__getattr__" not in vars(owner)
+    # Python itself writes the name into `error.name`, whatever the module's function meant; its text is its own.
+    return attribute in str(error) or "__getattr__" not in dir(owner)
 
 
 def _being_imported_here(name: str) -> bool:

@@ -35,7 +35,10 @@ def ask_isolated(
     ``timeout``.
     """
     mark = f"\0hardpoint {os.urandom(8).hex()}\0"
-    request = {"key": key, "target": target, "arguments": list(arguments), "path": sys.path, "mark": mark}
+    # Python itself passes over what is no text, such as a pathlib.Path.
+    entries: list[object] = [*sys.path]
+    path = [entry for entry in entries if isinstance(entry, str)]
+    request = {"key": key, "target": target, "arguments": list(arguments), "path": path, "mark": mark}
     finished = run(
         [*_interpreter(), "-c", _START],
         described=f"{target} for probe {key!r}",

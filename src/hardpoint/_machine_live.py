@@ -55,7 +55,7 @@ class LiveMachine(Machine):
         return facts
 
     def variables(self, prefix: str = "") -> Mapping[str, str]:
-        found = {name: text for name, text in os.environ.copy().items() if name.startswith(prefix)}
+        found = {name: text for name, text in _environment().items() if name.startswith(prefix)}
         for name in found:
             if may_record_variable(name):
                 self.variable(name)
@@ -186,7 +186,7 @@ class LiveMachine(Machine):
             described=command,
             timeout_seconds=read_probe_timeout(self) if timeout_seconds is None else timeout_seconds,
             # Tools translate their words and their decimal points.
-            environment={**os.environ, "LC_ALL": "C", "LANGUAGE": "C"},
+            environment={**_environment(), "LC_ALL": "C", "LANGUAGE": "C"},
         )
         return ToolResult(
             returncode=finished.returncode,
@@ -228,6 +228,12 @@ class LiveMachine(Machine):
         found = answer()
         self._record.note(kind, question, found)
         return found
+
+
+def _environment() -> dict[str, str]:
+    # Not os.environ.copy(), which raises KeyError where another thread deletes a variable meanwhile.
+    pairs = [(name, os.environ.get(name)) for name in list(os.environ)]
+    return {name: text for name, text in pairs if text is not None}
 
 
 def _uname(position: int) -> str:

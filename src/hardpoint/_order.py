@@ -18,15 +18,13 @@ def arrange(table: Sequence[str], orders: Mapping[str, Order], platform: str) ->
     """
     placed = list(dict.fromkeys(table))
     waiting = {
-        name: order
-        for name, order in sorted(orders.items())
-        if name not in placed and (not order.platforms or platform in order.platforms)
+        name: orders[name]
+        for name in sorted(orders.keys() - set(placed))
+        if (orders[name].before or orders[name].after)
+        and (not orders[name].platforms or platform in orders[name].platforms)
     }
-    last = [name for name in sorted(orders) if name not in placed and name not in waiting]
-    last += [name for name, order in waiting.items() if not order.before and not order.after]
-    waiting = {name: order for name, order in waiting.items() if name not in last}
     # Unplaced ones stand where they would end up anyway, so that others can refer to them.
-    placed += sorted(last)
+    placed += sorted(orders.keys() - set(placed) - waiting.keys())
     while waiting:
         for name, order in waiting.items():
             position = _position(placed, order)

@@ -23,10 +23,10 @@ from hardpoint.errors import ContractError, HardpointError, ResolutionInProgress
 from hardpoint.hookspecs import PROJECT, HookSpecs, PlatformSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from hardpoint._backend_spec import BackendSpec
-    from hardpoint._settings import Settings
+    from hardpoint._race import Race
 
 _T = TypeVar("_T")
 KINDS: Final = ("platform", "backend")
@@ -98,6 +98,16 @@ class _Attempt(Generic[_T]):
             raise
 
 
+class _Manager(pluggy.PluginManager):
+    """Does not ask what every object has whether it is a hook."""
+
+    def parse_hookspec_opts(self, module_or_class: object, name: str) -> pluggy.HookspecOpts | None:
+        return None if name in _contract.NEVER_HOOKS else super().parse_hookspec_opts(module_or_class, name)  # type: ignore[arg-type]
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return None if name in _contract.NEVER_HOOKS else super().parse_hookimpl_opts(plugin, name)
+
+
 class Registry:
     """One set of plugins. `generation` counts every change to what is known."""
 
@@ -110,9 +120,11 @@ class Registry:
         self._registered: dict[tuple[str, ...], object] = {}
         self._dead_members: dict[tuple[str, ...], list[str]] = {}
         self._flight: SingleFlight[Any] = SingleFlight()
-        self._manager = pluggy.PluginManager(PROJECT)
+        self._manager = _Manager(PROJECT)
         self._manager.add_hookspecs(HookSpecs)
         self.generation = 0
+        self.races: dict[tuple[object, ...], tuple[int, Race]] = {}
+        """Of `hardpoint._race`: by kind and settings, with the generation that it was run in."""
 
     @property
     def discovery(self) -> Discovery:
@@ -331,37 +343,6 @@ class Registry:
         return self._loaded.get(entry.key)
 
 
-def gatekeeping(entry: PluginEntry, settings: Settings) -> Reason | None:
-    """Why a plugin is not even loaded: disabled, not among the allowed, or untrusted. None: go on."""
-    distribution = normalise_distribution(entry.provenance.distribution or "")
-    labels = {f"{entry.kind}/{entry.name}", distribution} - {""}
-    if labels & set(settings.disabled_plugins):
-        return Reason(
-            code=ReasonCode.BLOCKED,
-            message=f"{entry.provenance} is disabled by HARDPOINT_DISABLED_PLUGINS",
-            remedy="take it out of HARDPOINT_DISABLED_PLUGINS",
-        )
-    allowed = settings.plugins
-    if allowed and not labels & set(allowed) and _mentions_kind(entry.kind, allowed):
-        return Reason(
-            code=ReasonCode.BLOCKED,
-            message=f"{entry.provenance} is not among HARDPOINT_PLUGINS",
-            remedy=f"add {entry.kind}/{entry.name} to HARDPOINT_PLUGINS",
-        )
-    if entry.record is not None and not entry.record.trusted and distribution not in allowed:
-        return Reason(
-            code=ReasonCode.UNTRUSTED,
-            message=f"{entry.provenance} is not trusted: {entry.record.untrusted_reason}",
-            remedy=f"install it, or set HARDPOINT_PLUGINS={entry.provenance.distribution}",
-        )
-    return None
-
-
-def _mentions_kind(kind: str, allowed: Sequence[str]) -> bool:
-    # A distribution may bring plugins of both kinds, so that naming one limits both.
-    return any(item.startswith(f"{kind}/") or "/" not in item for item in allowed)
-
-
 def _entry_of(kind: str, record: EntryPointRecord) -> PluginEntry:
     name = normalise_name(record.name)
     provenance = Provenance(
@@ -391,4 +372,4 @@ def _load_timed_out(progress: str) -> HardpointError:
     )
 
 
-__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry", "gatekeeping"]
+__all__ = ["KINDS", "LoadedPlugin", "PluginEntry", "Registry"]

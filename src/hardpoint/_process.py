@@ -13,11 +13,12 @@ from hardpoint._importing import decided_provisionally
 from hardpoint._machine_live import LiveMachine
 from hardpoint._names import normalise_name
 from hardpoint._plugins import Registry
+from hardpoint._race import warn_unknown_items
 from hardpoint._requests import read_request
 from hardpoint._resolution import Resolution, in_progress_error, resolve_platform, resolving_here
 from hardpoint._say import WARNING, say_once
 from hardpoint._settings import read_settings, warn_unknown
-from hardpoint.errors import HardpointError, ResolutionTimeoutError
+from hardpoint.errors import HardpointError, ResolutionTimeoutError, SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,6 +61,7 @@ class _Process:
             known = self.kept(kept_as)
             if known is not None:
                 return known
+            warn_unknown_items(self.registry, settings)
             found = resolve_platform(
                 self.registry,
                 machine,
@@ -99,6 +101,8 @@ class _Process:
     def named(self, name: str) -> Platform:
         """A platform by name, the same object every time."""
         key = normalise_name(name)
+        if not key:
+            raise SettingsError(f"platform={name!r}: expected a name", setting="platform", value=name)
         return (self.kept(key) or self.resolve(key, kept_as=key)).platform
 
 

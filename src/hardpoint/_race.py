@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hardpoint._names import normalise_distribution, unknown_name_text
-from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry, gatekeeping
+from hardpoint._gatekeeping import gatekeeping, labels_of
+from hardpoint._importing import decided_provisionally
+from hardpoint._names import near_miss, normalise_distribution, normalise_name, unknown_name_text
+from hardpoint._plugins import KINDS, LoadedPlugin, PluginEntry, Registry
 from hardpoint._probing import Failure
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
+from hardpoint._say import WARNING, say_once
 from hardpoint.errors import ContractError, HardpointError
 
 if TYPE_CHECKING:
@@ -35,8 +38,31 @@ def start_race(
     """Load the plugins of a kind, or only those of the given (normalised) names.
 
     A plugin that cannot be loaded is recorded; `raise_as` makes its environment failure the error of an explicit
-    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`.
+    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`. What became of all
+    plugins of a kind is kept for as long as the registry knows the same ones.
     """
+    if names is not None or inspecting or raise_as is not None:
+        return _run(registry, kind, settings, names=names, inspecting=inspecting, raise_as=raise_as)
+    key = (kind, settings.plugins, settings.disabled_plugins)
+    generation = registry.generation
+    known = registry.races.get(key)
+    if known is not None and known[0] == generation:
+        return known[1]
+    race = _run(registry, kind, settings)
+    if not decided_provisionally(race.out):
+        registry.races[key] = (generation, race)
+    return race
+
+
+def _run(
+    registry: Registry,
+    kind: str,
+    settings: Settings,
+    *,
+    names: Sequence[str] | None = None,
+    inspecting: bool = False,
+    raise_as: Callable[[PluginEntry, Failure], HardpointError] | None = None,
+) -> Race:
     runners: list[LoadedPlugin] = []
     out: list[Candidate] = []
     by_name: dict[str, list[PluginEntry]] = {}
@@ -46,7 +72,7 @@ def start_race(
     for entries in by_name.values():
         admitted: list[LoadedPlugin | tuple[PluginEntry, Failure]] = []
         for entry in entries:
-            if reason := gatekeeping(entry, settings):
+            if reason := gatekeeping(entry, registry, settings):
                 outcome = Outcome.UNTRUSTED if reason.code is ReasonCode.UNTRUSTED else Outcome.BLOCKED
                 out.append(_refused(entry, outcome, reason))
                 continue
@@ -116,6 +142,20 @@ def _settle(
         Candidate(name=e.name, outcome=Outcome.CONTRACT, reasons=(reason,), provenance=e.provenance, phase=Phase.LOAD)
         for e in entries
     ]
+
+
+def warn_unknown_items(registry: Registry, settings: Settings) -> None:
+    """Warn once of each item of HARDPOINT_DISABLED_PLUGINS that disables nothing: somebody meant it to."""
+    if not settings.disabled_plugins:
+        return
+    known = {label for kind in KINDS for entry in registry.entries(kind) for label in labels_of(entry)}
+    for item in settings.disabled_plugins:
+        if item in known:
+            continue
+        meant = [label for label in sorted(known) if label.endswith(f"/{normalise_name(item)}")]
+        close = " or ".join(meant) or near_miss(item, known)
+        guess = f"; did you mean {close}?" if close else ""
+        say_once(WARNING, "HARDPOINT_DISABLED_PLUGINS: there is no plugin or distribution %s to disable%s", item, guess)
 
 
 def unknown_names(registry: Registry, kind: str, names: Iterable[str], also_known: Iterable[str] = ()) -> list[str]:

@@ -10,6 +10,38 @@ Scalar = str | int | float | bool | None
 """What a record may hold."""
 
 
+_TEXT = frozenset((str, type(None)))
+_PLAIN = frozenset((str, int, bool, type(None)))
+
+
+def plain_text(value: object) -> str:
+    """The value's text and nothing else of it; of one whose text cannot be made, its type."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+        return str.__str__(text)
+    except Exception as error:  # noqa: BLE001
+        # A plugin's object: even its text may fail.
+        return f"<{type(value).__name__} that raises {type(error).__name__} when printed>"
+
+
+def _plain(value: object) -> Scalar | tuple[Scalar, ...]:
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return tuple(plain_scalar(item) for item in value)
+    return plain_scalar(value)
+
+
+def plain_scalar(value: object) -> Scalar:
+    """The value as JSON has it; anything else as its text."""
+    if type(value) in _PLAIN:
+        return value  # type: ignore[return-value]  # one of these
+    if isinstance(value, int):
+        return int(value)
+    # JSON has neither infinity nor NaN.
+    if isinstance(value, float) and value - value == 0.0:
+        return float(value)
+    return plain_text(value)
+
+
 class ReasonCode(StrEnum):
     """Stable codes; they stand in the JSON. The second half is one per field of a request."""
 
@@ -122,6 +154,14 @@ class Reason:
         # Plugins may write the code's text; an unknown one is their bug.
         if type(self.code) is not ReasonCode:
             object.__setattr__(self, "code", ReasonCode(self.code))
+        # A plugin may hand over a torch dtype, or a text with a life of its own.
+        if type(self.requested) not in _PLAIN:
+            object.__setattr__(self, "requested", _plain(self.requested))
+        if type(self.message) is not str or not {type(self.accepted), type(self.remedy), type(self.detail)} <= _TEXT:
+            for name in ("message", "accepted", "remedy", "detail"):
+                value: object = getattr(self, name)
+                if name == "message" or value is not None:
+                    object.__setattr__(self, name, plain_text(value))
 
     def __str__(self) -> str:
         return self.message

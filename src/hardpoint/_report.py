@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hardpoint._fingerprint import Fingerprint, decisions_of
 from hardpoint._plugins import KINDS, LoadedPlugin
+from hardpoint._probing import Failure, attempt
 from hardpoint._process import current_platform, process
-from hardpoint._reasons import Phase
+from hardpoint._reasons import Outcome, Phase, Provenance, plain_scalar, plain_text
 from hardpoint._settings import read_settings
 from hardpoint._version import own_version
 from hardpoint.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hardpoint._kernel_records import KernelReport
     from hardpoint._machine import Machine
@@ -41,13 +43,13 @@ class Report:
         """The JSON text, keys in a fixed order."""
         import json
 
-        return json.dumps(self.data, indent=indent, ensure_ascii=False)
+        return _encodable(json.dumps(self.data, indent=indent, ensure_ascii=False))
 
     def to_text(self) -> str:
         """The whole report as plain text, 80 columns where the facts allow it."""
         from hardpoint._report_text import as_text
 
-        return as_text(self.data)
+        return _encodable(as_text(self.data))
 
     def __str__(self) -> str:
         return self.to_text()
@@ -88,11 +90,12 @@ def build_report(
     plugins = [_plugin(registry, entry) for kind in KINDS for entry in registry.entries(kind)]
     chosen = [item.as_dict() for item in selections]
     imported = None if kernels is None else kernels.as_dict()
-    return Report(
-        data={
+    described, bugs = (None, []) if platform is None else _described(platform)
+    data = as_json(
+        {
             "schema": SCHEMA_VERSION,
             "hardpoint": own_version(),
-            "bugs": _bugs(resolution, imported, chosen),
+            "bugs": _bugs(resolution, imported, chosen) + bugs,
             "machine": {
                 "system": machine.system,
                 "architecture": machine.architecture,
@@ -112,12 +115,38 @@ def build_report(
             "plugins": plugins,
             "resolution": resolution,
             "override": override,
-            "platform": None if platform is None else dict(platform.describe()),
+            "platform": described,
             "kernels": imported,
             "selections": chosen,
             "fingerprint": None if platform is None else fingerprint_of(platform, selections).as_dict(),
         }
     )
+    return Report(data=data)
+
+
+def _described(platform: Platform) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # Any: JSON
+    """What the platform says of itself, and its bug where it fails to: its members are a plugin's code."""
+    provenance = platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # the core's own
+    found = attempt(lambda: dict(platform.describe()), phase=Phase.REPORT, provenance=provenance, inspecting=True)
+    if not isinstance(found, Failure):
+        return found, []
+    shown = {"name": platform.name, "devices": [device.as_dict() for device in platform.devices]}
+    bug = {"plugin": provenance.plugin, "phase": str(found.phase), **found.reason.as_dict()}
+    return {**shown, "error": found.reason.message}, [bug] if found.outcome is Outcome.BUG else []
+
+
+def as_json(value: Any) -> Any:  # noqa: ANN401  # JSON
+    """A copy that is JSON whatever plugins put in; what JSON does not have is told as text."""
+    if isinstance(value, Mapping):
+        return {plain_text(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [as_json(item) for item in value]
+    return plain_scalar(value)
+
+
+def _encodable(text: str) -> str:
+    """What came out of a path or a variable and is no UTF-8, as an escape: in JSON that means the same."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _bugs(

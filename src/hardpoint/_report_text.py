@@ -51,6 +51,8 @@ def _platform_lines(data: Mapping[str, Any]) -> Iterator[str]:
     yield f"platform: {resolution['platform'] or 'NONE'} ({resolution['source']}{fallback})"
     for candidate in resolution["candidates"]:
         yield from _candidate_lines(candidate)
+    if error := (data["platform"] or {}).get("error"):
+        yield f"  its own description cannot be had: {error}"
     for device in (data["platform"] or {}).get("devices", []):
         capability = device["capability"]
         arch = "capability unknown" if capability is None else f"{capability['runtime']} {capability['arch']}"

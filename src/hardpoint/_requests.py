@@ -61,8 +61,15 @@ def read_request(
     return Request(names, "argument")
 
 
-def _names(argument: str | Sequence[str], what: str) -> tuple[str, ...]:
-    items = argument.replace(",", " ").split() if isinstance(argument, str) else list(argument)
+def plain_names(argument: str | Sequence[str], what: str) -> tuple[str, ...]:
+    """The names of an argument as plain strings. Errors: `SettingsError` where something among them is no name."""
+    items: list[object]
+    try:
+        items = [*argument.replace(",", " ").split()] if isinstance(argument, str) else list(argument)
+    except TypeError:
+        # Neither a text nor a list.
+        items = [argument]
+    names = []
     for item in items:
         if not isinstance(item, str):
             raise SettingsError(
@@ -70,6 +77,13 @@ def _names(argument: str | Sequence[str], what: str) -> tuple[str, ...]:
                 setting=what,
                 value=repr(argument),
             )
+        # A subclass may bring anything with it.
+        names.append(item if type(item) is str else "".join(item))
+    return tuple(names)
+
+
+def _names(argument: str | Sequence[str], what: str) -> tuple[str, ...]:
+    items = plain_names(argument, what)
     return _checked(tuple(name for name in map(normalise_name, items) if name), what)
 
 

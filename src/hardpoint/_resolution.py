@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hardpoint._contract import check_detection
 from hardpoint._probing import Failure, attempt
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
@@ -18,6 +18,7 @@ from hardpoint.errors import (
     HardpointError,
     NoPlatformError,
     PlatformUnavailableError,
+    ResolutionError,
     ResolutionInProgressError,
     UnknownPlatformError,
 )
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 _resolving_here = threading.local()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolution:
+class Resolution(NamedTuple):
     """A resolved platform, and everything that was considered on the way.
 
     `source` says who asked: ``argument``, ``HARDPOINT_PLATFORM`` or ``automatic``. `is_fallback`: a better candidate,
@@ -49,7 +49,7 @@ class Resolution:
     source: str = "automatic"
     is_fallback: bool = False
     strict: bool = False
-    seconds: float = field(default=0.0, compare=False)
+    seconds: float = 0.0
 
     @property
     def chosen(self) -> Candidate:
@@ -233,12 +233,7 @@ class _Resolver:
 
         def detect() -> Detection | None:
             answer = self.registry.call(loaded.plugin, "hardpoint_detect", machine=self.machine)
-            if answer is not None and not isinstance(answer, Detection):
-                raise ContractError(
-                    f"{loaded.provenance}: hardpoint_detect() returned {answer!r}; expected a Detection",
-                    plugin=loaded.provenance.plugin,
-                )
-            return answer
+            return None if answer is None else check_detection(answer, loaded.provenance)
 
         started = time.perf_counter()
         outcome = attempt(
@@ -381,13 +376,11 @@ class _Resolver:
                 "with hardpoint.register('platform', name, plugin)"
             )
         lines = "".join(f"\n  {candidate.describe()}{_remedy(*candidate.reasons)}" for candidate in candidates)
+        error: type[ResolutionError] = NoPlatformError
         if self.request.explicit and not self.request.open:
             unknown = all(candidate.outcome is Outcome.NOT_INSTALLED for candidate in candidates)
             error = UnknownPlatformError if unknown else PlatformUnavailableError
-            return error(f"no platform of {self.request.describe()} can be used here:{lines}", candidates=candidates)
-        return NoPlatformError(
-            f"no platform can be used here ({self.request.describe()}):{lines}", candidates=candidates
-        )
+        return error(f"no platform can be used here ({self.request.describe()}):{lines}", candidates=candidates)
 
 
 def _cause(candidate: Candidate) -> HardpointError:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from hardpoint._backend_spec import BackendSpec
 from hardpoint._capability import DeviceCapability
 from hardpoint._evaluation import Asked, Depth, Evaluator
+from hardpoint._flight import at_work
 from hardpoint._importing import decided_provisionally
+from hardpoint._names import normalise_name
 from hardpoint._order import arrange
-from hardpoint._probing import Failure, add_note
+from hardpoint._probing import Failure, add_note, describe_error
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
-from hardpoint._requests import Request, read_request
+from hardpoint._requests import Request, plain_names, read_request
 from hardpoint._say import INFO, WARNING, say_once
 from hardpoint._settings import backend_variable, read_settings, split_names
 from hardpoint.attention import AttentionConfig
 from hardpoint.errors import (
     BackendUnavailableError,
     ConfigError,
+    ContractError,
     HardpointError,
     NoBackendError,
     UnknownBackendError,
 )
+from hardpoint.platforms import BackendPriority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,29 +127,44 @@ def select_backend(
     value = platform.machine.variable(variable)
     registry = platform._registry  # noqa: SLF001  # the core's own members, kept out of a vendor's sight
     cache = platform._selections  # noqa: SLF001  # as above
-    if requested is not None and not isinstance(requested, (str, Selection)):
-        requested = tuple(requested)
-    if devices is not None and not isinstance(devices, int):
-        devices = tuple(devices)
+    # The key may hold nothing but plain values: it lives as long as the platform.
+    if requested is not None and type(requested) is not str and not isinstance(requested, Selection):
+        requested = plain_names(requested, "backend")
+    if devices is not None and type(devices) is not int:
+        devices = _plain_indices(devices)
     key = (config, requested, devices, depth, strict, value)
     if registry is not None:
         # The kernel report changes what is valid once, when it comes to be.
         known = cache.get(key, (registry.generation, platform.kernel_report is not None))
         if known is not None:
             return known
-    selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
-    selection = selector.select(_request_of(requested, value, variable), requested)
+    with at_work:
+        selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
+        selection = selector.select(_request_of(requested, value, variable), requested)
     if not decided_provisionally(selection.candidates):
         cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
     return selection
 
 
+def _plain_indices(devices: object) -> tuple[int, ...]:
+    try:
+        items = list(devices)  # type: ignore[call-overload]  # what is none of the two ends below
+    except TypeError:
+        items = [devices]
+    if any(isinstance(item, bool) or not hasattr(item, "__index__") for item in items):
+        raise ConfigError(f"devices={devices!r}: expected the logical number of a device, or several", field="devices")
+    return tuple(map(index, items))
+
+
+# In CPython 3.11 an enum's member costs 0.2 µs each time it is looked up, and these are for every candidate.
+_VALID, _CHOSEN = Outcome.VALID, Outcome.CHOSEN
 _VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attention")}
 
 
 def survey_backends(platform: Platform, config: AttentionConfig, *, depth: Depth | str) -> Selection:
     """What a selection would choose, with every candidate evaluated and bugs recorded: for inspection."""
-    return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
+    with at_work:
+        return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
 
 
 def valid_backends(
@@ -159,8 +180,9 @@ def valid_backends(
         if device_capability is None or isinstance(device_capability, DeviceCapability)
         else tuple(device_capability)
     )
-    selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
-    return selector.all_valid()
+    with at_work:
+        selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
+        return selector.all_valid()
 
 
 def _request_of(requested: str | Sequence[str] | Selection | None, value: str | None, variable: str) -> Request:
@@ -200,6 +222,7 @@ class _Selector:
         self.evaluator = Evaluator(platform, self.registry, asked, inspecting=inspecting)
         self.rank_reasons: dict[str, str] = {}
         self.foreign: list[str] = []
+        self.platform_bug: Candidate | None = None
 
     def _capabilities(
         self, devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None
@@ -228,7 +251,7 @@ class _Selector:
                 candidates.append(self._not_tried(name, item, winner.name))
                 continue
             candidate = self._consider(name, item, request)
-            if candidate.outcome is Outcome.VALID:
+            if candidate.outcome is _VALID:
                 candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
             elif self.strict and name not in request.explicit and _is_failure(candidate):
                 raise self._strict_error(candidate, candidates) from _cause(candidate)
@@ -266,9 +289,11 @@ class _Selector:
         winner: Candidate | None = None
         for name, item in self._order(Request()):
             candidate = self._consider(name, item, Request())
-            if winner is None and candidate.outcome is Outcome.VALID:
+            if winner is None and candidate.outcome is _VALID:
                 candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
             candidates.append(candidate)
+        if self.platform_bug is not None:
+            candidates.insert(0, self.platform_bug)
         return Selection(
             kind=self.config.kind,
             config=self.config,
@@ -293,7 +318,7 @@ class _Selector:
         rejected: dict[str, Candidate] = {}
         for name, item in self._order(Request()):
             candidate = self._consider(name, item, Request())
-            if candidate.outcome is Outcome.VALID:
+            if candidate.outcome is _VALID:
                 valid.append(candidate)
             else:
                 rejected[name] = candidate
@@ -324,9 +349,9 @@ class _Selector:
                 found[item.name] = _not_installed(item.name, item.distribution)
         names = arrange([item.name for item in priorities], orders, self.platform.name)
         # Plugins that could not be loaded said nothing of their place; those of other platforms cannot win.
-        rest = sorted(name for name in found if name not in names and name not in foreign)
+        rest = sorted(found.keys() - set(names) - set(foreign))
         names = [*(name for name in names if name in found), *rest, *sorted(foreign)]
-        explicit = [name for name in request.explicit if name in found]
+        explicit: list[str] = []
         if request.explicit:
             missing = [name for name in request.explicit if name not in found]
             for name in missing:
@@ -335,18 +360,30 @@ class _Selector:
         others = [name for name in names if name not in explicit] if request.open else []
         return [(name, found[name]) for name in (*explicit, *others)]
 
-    def _priorities(self) -> list[Any]:
+    def _priorities(self) -> list[BackendPriority]:
         # The choice may not depend on which device is number 0: the least capable one's table is taken.
         capability = min(
             (capability for _, capability in self.devices),
             key=lambda item: ("", (0, 0), "") if item is None else (item.runtime, item.version or (0, 0), item.arch),
         )
+        provenance = _provenance_of(self.platform)
         try:
-            return list(self.platform.backend_priorities(capability, self.config))
+            items = _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance)
         except Exception as error:
             # The platform plugin's own code; whatever it raises is its bug.
-            add_note(error, _provenance_of(self.platform), Phase.SUPPORT)
-            raise
+            if not self.inspecting:
+                add_note(error, provenance, Phase.SUPPORT)
+                raise
+            reason = Reason(code=ReasonCode.OTHER, message=describe_error(error))
+            self.platform_bug = Candidate(
+                name=self.platform.name,
+                outcome=Outcome.BUG,
+                reasons=(reason,),
+                provenance=provenance,
+                phase=Phase.SUPPORT,
+            )
+            return []
+        return [item._replace(name=normalise_name(item.name)) for item in items]
 
     def _race(self, request: Request) -> Race:
         return start_race(
@@ -383,7 +420,7 @@ class _Selector:
                     return self._unavailable(request, failed) if request.single else self._strict_error(failed, [])
 
             candidate = self.evaluator.evaluate(item, rank_reason, raise_as)
-        if request.single and candidate.outcome is not Outcome.VALID:
+        if request.single and candidate.outcome is not _VALID:
             raise self._unavailable(request, candidate)
         return candidate
 
@@ -433,10 +470,11 @@ class _Selector:
     def _speak_of_losses(self, request: Request, candidates: Sequence[Candidate], winner: str) -> bool:
         """One WARNING for each better candidate that was lost; whether there was any."""
         lost = False
+        explicit = request.explicit
         for candidate in candidates:
-            if candidate.outcome is Outcome.CHOSEN:
+            if candidate.outcome is _CHOSEN:
                 break
-            if not _is_failure(candidate) and candidate.name not in request.explicit:
+            if not _is_failure(candidate) and candidate.name not in explicit:
                 continue
             lost = True
             say_once(WARNING, "%s backend %s%s [%s]; using %s instead",
@@ -476,6 +514,17 @@ class _Selector:
             )
 
 
+def _checked_priorities(answer: object, provenance: Provenance) -> list[BackendPriority]:
+    items = list(answer) if isinstance(answer, (list, tuple)) else [answer]
+    found = [item for item in items if isinstance(item, BackendPriority)]
+    if len(found) != len(items):
+        raise ContractError(
+            f"{provenance}: backend_priorities() returned {answer!r}; expected a list of BackendPriority",
+            plugin=provenance.plugin,
+        )
+    return found
+
+
 def _decided_with(platform: Platform) -> tuple[Registry, Settings]:
     """The plugins and settings of a platform: its resolution's, or the process's where it was built by hand."""
     registry, settings = platform._registry, platform._settings  # noqa: SLF001  # the core's own members
@@ -491,8 +540,11 @@ def _provenance_of(platform: Platform) -> Provenance:
     return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # as above
 
 
+_FAILURES = frozenset({Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED})
+
+
 def _is_failure(candidate: Candidate) -> bool:
-    return candidate.outcome in (Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED)
+    return candidate.outcome in _FAILURES
 
 
 def _cause(candidate: Candidate) -> HardpointError:
@@ -504,6 +556,7 @@ def _remedies(candidate: Candidate) -> str:
     return f" ({'; '.join(remedies)})" if remedies else ""
 
 
+@lru_cache(maxsize=256)
 def _not_installed(name: str, distribution: str | None) -> Candidate:
     brings = f" ({distribution})" if distribution else ""
     reason = Reason(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from hardpoint._reasons import Reason
     from hardpoint._selection import Selection
 
 REMEMBERED: Final = 1024
@@ -18,11 +19,13 @@ class SelectionCache:
     An entry is good for one generation of the plugin set and of the kernel report. Thread-safe: single dict operations.
     """
 
-    __slots__ = ("_entries", "_generation")
+    __slots__ = ("_entries", "_generation", "requirements")
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, Selection] = {}
         self._generation: tuple[int, bool] = (0, False)
+        self.requirements: dict[tuple[int, str], Reason | None] = {}
+        """What the machine said to a requirement, by generation of the plugin set: as many as the plugins state."""
 
     def get(self, key: Hashable, generation: tuple[int, bool]) -> Selection | None:
         """The selection of this very question, if nothing has changed since."""

@@ -6,9 +6,9 @@ their own (`hardpoint.hookspecs.Setting`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hardpoint._names import normalise_distribution, normalise_name
 from hardpoint._say import WARNING, say_once
@@ -52,23 +52,23 @@ _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     """What the variables said at one moment. Empty tuples: unset.
 
     `platform` and `backends` hold registry names in order of preference; `plugins` and `disabled_plugins` hold
     ``platform/NAME``, ``backend/NAME`` or normalised distribution names. `variables` are those that were set, with
-    their text: what is not among them is a default.
+    their text: what is not among them is a default. A named tuple, because every start defines it and a frozen
+    dataclass takes six times as long.
     """
 
     platform: tuple[str, ...] = ()
-    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    backends: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     plugins: tuple[str, ...] = ()
     disabled_plugins: tuple[str, ...] = ()
     strict: bool = False
     probe: str = INPROCESS
     probe_timeout_seconds: float = DEFAULT_PROBE_TIMEOUT_SECONDS
-    variables: Mapping[str, str] = field(default_factory=dict, hash=False)
+    variables: Mapping[str, str] = MappingProxyType({})
 
     def source(self, variable: str) -> str:
         """Where the value that `variable` governs comes from: ``HARDPOINT_STRICT=1``, or ``default``."""

@@ -1,10 +1,10 @@
 """What a plugin hands to Hardpoint: the hooks, and the descriptors they return.
 
-A platform plugin is two files. `plugin.py`, named by the entry point, is light: standard library and `hardpoint` only.
-::
+A platform plugin is two files and an entry point, ``my_device = "my_vendor.plugin:plugin"`` in the group
+``hardpoint.platforms``. `plugin.py` is light: standard library and `hardpoint` only. ::
 
-    # my_vendor/plugin.py                    [project.entry-points."hardpoint.platforms"]
-    from hardpoint.hookspecs import ...      # my_device = "my_vendor.plugin:plugin"
+    from hardpoint import DeviceCapability
+    from hardpoint.hookspecs import Detection, Device, PlatformSpec, hookimpl
 
     class Plugin:
         @hookimpl
@@ -15,13 +15,15 @@ A platform plugin is two files. `plugin.py`, named by the entry point, is light:
         def hardpoint_detect(self, machine):
             if not machine.exists("/dev/my_device0"):
                 return Detection.absent("no device node /dev/my_device0")
-            return Detection.usable([Device(index=0, physical_id=0, name="My Device", capability=...)])
+            capability = DeviceCapability(runtime="my_device", arch="md1", features=frozenset({"bf16"}))
+            return Detection.usable([Device(index=0, physical_id=0, name="My Device", capability=capability)])
 
     plugin = Plugin()
 
-`platform.py` holds the `hardpoint.platforms.Platform` class and may import torch. A backend plugin is the same with
-the one hook `hardpoint_backend` and an `AttentionBackend` class. Hook functions are called one at a time; wrappers are
-refused.
+`platform.py` holds the class named by `target`, a subclass of `hardpoint.platforms.Platform` whose `name` is the entry
+point's; it may import torch. A backend plugin is the same in the group ``hardpoint.backends``, with the one hook
+`hardpoint_backend`, which returns a `BackendSpec`, and a subclass of `hardpoint.attention.AttentionBackend`. Hook
+functions are called one at a time; wrappers are refused.
 """
 
 from __future__ import annotations
@@ -68,8 +70,7 @@ class Setting(NamedTuple):
     default: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformSpec:
+class PlatformSpec(NamedTuple):
     """A platform's descriptor.
 
     `api` is the contract version it was written for; `target` the lazy ``"package.module:Class"``; `replaces` the name
@@ -132,8 +133,7 @@ class DetectionStatus(StrEnum):
     USABLE = "usable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Detection:
+class Detection(NamedTuple):
     """A platform plugin's answer about a machine. Use the class methods `absent`, `unusable`, `usable`.
 
     `notes` are observations about a usable machine that the report shows (``no NVML``).

@@ -182,8 +182,7 @@ def test_b21_the_same_of_a_backend(site: Site) -> None:
     site.backend("first", top="from half_engine import X")
     site.backend("second")
     code = (
-        "import half_engine as e, hardpoint\n"
-        "print(e.first, hardpoint.current_platform().select_backend(e.c).backend)"
+        "import half_engine as e, hardpoint\nprint(e.first, hardpoint.current_platform().select_backend(e.c).backend)"
     )
     assert program(site, code).split() == ["second", "first"]
 
@@ -215,12 +214,12 @@ def test_b22_one_probe_that_fails_keeps_the_others(site: Site) -> None:
 
 
 def test_b22_a_plugin_that_fails_half_way_leaves_nothing(site: Site) -> None:
-    """B22: neither the registry nor pluggy keeps a plugin whose descriptor could not be had; a retry is no duplicate."""
+    """B22: nobody keeps a plugin whose descriptor could not be had; a second attempt is no duplicate."""
     package = site.platform("vendor", plugin_top="fails = [True]", spec="settings=(1 / 0,) if fails.pop() else ()")
     site.platform("host", rank="CPU")
     with pytest.raises(ZeroDivisionError):
         hardpoint.resolve()
-    sys.modules[f"{package}.plugin"].fails.append(False)  # type: ignore[attr-defined]  # the plugin's own list
+    sys.modules[f"{package}.plugin"].fails.append(False)
     assert hardpoint.resolve().platform.name == "vendor"
 
 
@@ -239,7 +238,8 @@ def test_b23_a_folder_that_is_reached_twice(site: Site, tmp_path: Path, second: 
         "import hardpoint\n"
         "found = hardpoint.resolve()\n"
         "c = hardpoint.AttentionConfig(head_size=64, num_heads=4, dtype='float32', block_size=16)\n"
-        "print(found.platform.name, sum(item.name == 'vendor' for item in found.candidates), found.platform.select_backend(c).backend)"
+        "count = sum(item.name == 'vendor' for item in found.candidates)\n"
+        "print(found.platform.name, count, found.platform.select_backend(c).backend)"
     )
     cwd = site.folder if second == "cwd" else tmp_path
     names = "fake-vendor,fake-mine,no-such-distribution"
@@ -382,7 +382,7 @@ def test_b25_no_metadata_at_all(tmp_path: Path) -> None:
     (core / "pluggy").symlink_to(Path(pluggy.__file__).parent)
     # Neither this environment's site-packages nor its metadata: as in a frozen program.
     done = subprocess.run(
-        [sys.executable, "-S", "-E", "-s", "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(core)!r})\n" + MANUAL],
+        [sys.executable, "-SEs", "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(core)!r})\n{MANUAL}"],
         capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -23,9 +23,9 @@ class AttentionBatch:
     `query_start_loc`     (num_seqs+1,) i32   where each sequence's query tokens start in the packed query
     `seq_lens`            (num_seqs,) i32     keys of each sequence, including this step's
     `block_table`         (num_seqs, m) i32   cache blocks of each sequence, in order; None without a cache
-    `slot_mapping`        (num_kv_tokens,)    int64: where each new key goes, ``block x block_size + offset``; -1:
-    nowhere `kv_start_loc`        (num_seqs+1,) i32   where each sequence's new keys start, where they are not the
-    queries'
+    `slot_mapping`        (num_kv_tokens,)    int64: where each new key goes, ``block x block_size + offset``;
+                                              -1: nowhere
+    `kv_start_loc`        (num_seqs+1,) i32   where each sequence's new keys start, where they are not the queries'
                                               tokens (cross attention); None: they are
     `…_host`              tuples of int       the same starts and lengths on the host
     `num_actual_tokens`   int                 query rows beyond are padding

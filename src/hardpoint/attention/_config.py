@@ -91,10 +91,9 @@ def _soft_cap(value: object) -> float | None:
 class AttentionConfig:
     """One kind of layer, as this rank sees it (head counts after tensor parallelism). Frozen and hashable.
 
-    ============================
-    ======================================================================================= `kind`
-     ``attention`` or ``mla_attention`` (the latent form) `head_size`, `v_head_size`    elements per head of query and
-     key, and of value (default: the same)
+    ============================  ====================================================================================
+    `kind`                        ``attention`` or ``mla_attention`` (the latent form)
+    `head_size`, `v_head_size`    elements per head of query and key, and of value (default: the same)
     `num_heads`, `num_kv_heads`   query heads, and key/value heads that groups of them share (default: the same)
     `dtype`                       of query, key, value and result
     `kv_cache_dtype`              storage of the cache; ``auto``: `dtype`
@@ -110,8 +109,7 @@ class AttentionConfig:
     `kv_lora_rank`,               latent form: elements of the latent, of its rotary part, and of a head's part without
     `qk_rope_head_dim`,           rotary embedding before up-projection; `head_size` is then latent + rotary, and
     `qk_nope_head_dim`            `v_head_size` the latent
-    ============================
-    =======================================================================================
+    ============================  ====================================================================================
 
     Dtypes may be given as torch dtypes or in short (``bf16``). A default that follows another field (`v_head_size`,
     `num_kv_heads`, `causal`) is settled when the config is built, so `dataclasses.replace` carries it on. Errors:

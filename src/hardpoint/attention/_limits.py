@@ -36,19 +36,20 @@ ANYTHING: Final = Anything()
 class OneOf:
     """One of the listed values."""
 
-    __slots__ = ("_flags", "_others", "values")
+    __slots__ = ("_flags", "_others", "_text", "values")
 
     def __init__(self, *values: object) -> None:
         self.values = values
         # A window of 1 is no True and a head count of 0 no False: the types count.
         self._flags = tuple(value for value in values if isinstance(value, bool))
         self._others = tuple(value for value in values if not isinstance(value, bool))
+        self._text = " or ".join(str(value) for value in values)
 
     def accepts(self, value: object) -> bool:
         return value in (self._flags if value is True or value is False else self._others)
 
     def describe(self) -> str:
-        return " or ".join(str(value) for value in self.values)
+        return self._text
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, OneOf):

@@ -253,6 +253,12 @@ class AttentionSupport:
         The nearest one is of the device's own runtime if any is, then has the fewest guard reasons, then the fewest
         limit reasons, then is the first.
         """
+        if len(self.variants) == 1:
+            variant = self.variants[0]
+            return (
+                *variant.guard_reasons(capability, package_reason),
+                *variant.explain(config, variant.refused_fields(config)),
+            )
         nearest: tuple[tuple[bool, int, int], AttentionVariant, list[Reason], list[str]] | None = None
         for variant in self.variants:
             guard = variant.guard_reasons(capability, package_reason)
