@@ -407,6 +407,9 @@ def test_start_method(drivers: Drivers, before: str, method: str, words: str) ->
     assert name == method
     assert words in reason
     assert drivers.calls(parent=True).count("cuInit") == ("cuInit" in before)
+    if not before:
+        # Not even loaded: a library's own start-up may do anything.
+        assert [call for call in drivers.calls() if call.startswith("cu")] == []
 
 
 @pytest.mark.parametrize("broken", ["cuDeviceGetCount=999", "symbol"])
