@@ -43,7 +43,7 @@ def inspect(
         return build_report(
             machine, state.registry, resolution=data, override=None, platform=None, kernels=None, selections=[]
         )
-    from hardpoint._selection import survey_backends
+    from hardpoint._selecting import survey_backends
 
     platform = resolution.platform
     kernels = platform._kernel_state.run(platform, inspecting=True)  # noqa: SLF001  # the core's own member

@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hardpoint._candidates import cause_of, is_failure, remedies
 from hardpoint._contract import check_detection
 from hardpoint._probing import Failure, attempt
 from hardpoint._race import Race, start_race, unknown_names
@@ -259,10 +260,11 @@ class _Resolver:
         return (lambda failure: self._explicit_error(entry, failure)) if self.request.single else None
 
     def _explicit_error(self, entry: PluginEntry, failure: Failure) -> HardpointError:
+        candidate = failure.as_candidate(entry.name, entry.provenance)
         return PlatformUnavailableError(
             f"platform {entry.name!r} ({self.request.describe()}) cannot be used here: {failure.reason.message} "
-            f"[{entry.provenance}, phase {failure.phase}]" + _remedy(failure.reason),
-            candidates=(failure.as_candidate(entry.name, entry.provenance),),
+            f"[{entry.provenance}, phase {failure.phase}]{remedies(candidate)}",
+            candidates=(candidate,),
         )
 
     def _activate_best(self) -> Platform | None:
@@ -358,14 +360,11 @@ class _Resolver:
 
     def _speak_of_losses(self, platform: Platform, lost: list[Candidate]) -> None:
         for candidate in lost:
-            text = (
-                f"platform {candidate.describe()}"
-                f"{_remedy(*candidate.reasons)} [{candidate.provenance or 'no distribution'}]"
-            )
+            text = f"platform {candidate.describe()}{remedies(candidate)} [{candidate.provenance or 'no distribution'}]"
             if self.strict and candidate.name not in self.request.explicit:
                 raise PlatformUnavailableError(
                     f"{text}; strict mode does not fall back to {platform.name}", candidates=self._candidates()
-                ) from _cause(candidate)
+                ) from cause_of(candidate)
             say_once(WARNING, "%s; using %s instead", text, platform.name)
 
     def _nothing_left(self) -> HardpointError:
@@ -375,7 +374,7 @@ class _Resolver:
                 "no platform plugin is installed: pip install hardpoint-cpu (or a vendor's plugin), or register one "
                 "with hardpoint.register('platform', name, plugin)"
             )
-        lines = "".join(f"\n  {candidate.describe()}{_remedy(*candidate.reasons)}" for candidate in candidates)
+        lines = "".join(f"\n  {candidate.describe()}{remedies(candidate)}" for candidate in candidates)
         error: type[ResolutionError] = NoPlatformError
         if self.request.explicit and not self.request.open:
             unknown = all(candidate.outcome is Outcome.NOT_INSTALLED for candidate in candidates)
@@ -383,20 +382,11 @@ class _Resolver:
         return error(f"no platform can be used here ({self.request.describe()}):{lines}", candidates=candidates)
 
 
-def _cause(candidate: Candidate) -> HardpointError:
-    return Failure(candidate.outcome, candidate.phase or Phase.LOAD, candidate.reasons[0]).as_cause()
-
-
 def _is_loss(candidate: Candidate) -> bool:
     if candidate.outcome is Outcome.UNUSABLE:
         # A mask that hides every device is the user's own word.
         return any(reason.code is not ReasonCode.MASKED for reason in candidate.reasons)
-    return candidate.outcome in (Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED)
-
-
-def _remedy(*reasons: Reason) -> str:
-    remedies = list(dict.fromkeys(reason.remedy for reason in reasons if reason.remedy))
-    return f" ({'; '.join(remedies)})" if remedies else ""
+    return is_failure(candidate)
 
 
 __all__ = ["Resolution", "in_progress_error", "resolve_platform", "resolving_here"]

@@ -276,7 +276,7 @@ class Platform(ABC):
         With several capabilities a backend must be valid on each, and a reason names the device that refuses. Imports
         the classes that pass their declared support (not at depth ``static``).
         """
-        from hardpoint._selection import valid_backends
+        from hardpoint._selecting import valid_backends
 
         return valid_backends(self, device_capability, config, depth=depth)
 
@@ -296,7 +296,7 @@ class Platform(ABC):
         kind's variable (``HARDPOINT_ATTENTION_BACKEND``). `devices`: logical indices that must all be able to run it
         (default: all of them). Errors: `UnknownBackendError`, `BackendUnavailableError`, `NoBackendError`.
         """
-        from hardpoint._selection import select_backend
+        from hardpoint._selecting import select_backend
 
         return select_backend(self, config, requested=requested, devices=devices, depth=depth, strict=strict)
 

@@ -295,7 +295,7 @@ def test_b14_a_tool_that_never_ends(site: Site, tmp_path: Path, caplog: pytest.L
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text().split()[0]), 0)
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(int(pid.read_text().split()[0]), os.WNOHANG)
     with pytest.raises(PlatformUnavailableError, match="timed out after") as caught:
         hardpoint.resolve("gpu")
     assert isinstance(caught.value.__cause__, hardpoint.EnvironmentFailure)

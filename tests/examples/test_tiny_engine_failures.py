@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,14 @@ def environment_without_plugins(tmp_path: Path) -> Path:
     """A folder with the core and the packages of this environment, and none of the plugins."""
     folder = tmp_path / "environment"
     folder.mkdir()
-    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for entry in Path(place).iterdir():
-            if "hardpoint" not in entry.name and entry.suffix != ".pth":
-                os.symlink(entry, folder / entry.name)
+    places = {Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("platlib"))}
+    # Torch and what came with it may lie in a folder that several environments share.
+    places |= {Path(spec.origin).parents[1] for spec in map(find_spec, ("torch", "numpy")) if spec and spec.origin}
+    for place in sorted(places):
+        for entry in place.iterdir():
+            target = folder / entry.name
+            if "hardpoint" not in entry.name and entry.suffix != ".pth" and not target.exists():
+                os.symlink(entry, target)
     return copy_core(folder)
 
 

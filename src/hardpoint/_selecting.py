@@ -1,0 +1,470 @@
+"""Selecting a backend: the candidates in their order, the first valid one, and why each of the others was not taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import index
+from typing import TYPE_CHECKING
+
+from hardpoint._backend_spec import BackendSpec
+from hardpoint._candidates import cause_of, is_failure, not_installed, remedies, unknown
+from hardpoint._capability import DeviceCapability
+from hardpoint._evaluation import Asked, Depth, Evaluator
+from hardpoint._flight import at_work
+from hardpoint._importing import decided_provisionally
+from hardpoint._names import normalise_name
+from hardpoint._order import arrange
+from hardpoint._probing import Failure, add_note, describe_error
+from hardpoint._race import Race, start_race, unknown_names
+from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._requests import Request, plain_names, read_request
+from hardpoint._say import INFO, WARNING, say_once
+from hardpoint._selection import Selection
+from hardpoint._settings import backend_variable, read_settings, split_names
+from hardpoint.attention import AttentionConfig
+from hardpoint.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    ContractError,
+    HardpointError,
+    NoBackendError,
+    UnknownBackendError,
+)
+from hardpoint.platforms import BackendPriority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry
+    from hardpoint._settings import Settings
+    from hardpoint.platforms import Platform
+
+
+def select_backend(
+    platform: Platform,
+    config: AttentionConfig,
+    *,
+    requested: str | Sequence[str] | Selection | None,
+    devices: Sequence[int] | int | None,
+    depth: Depth | str,
+    strict: bool | None,
+) -> Selection:
+    """See `Platform.select_backend`."""
+    try:
+        variable = _VARIABLES[config.kind]
+    except (AttributeError, KeyError):
+        raise ConfigError(f"expected an AttentionConfig, got {config!r}") from None
+    value = platform.machine.variable(variable)
+    registry = platform._registry  # noqa: SLF001  # the core's own members, kept out of a vendor's sight
+    cache = platform._selections  # noqa: SLF001  # as above
+    # The key may hold nothing but plain values: it lives as long as the platform.
+    if requested is not None and type(requested) is not str and not isinstance(requested, Selection):
+        requested = plain_names(requested, "backend")
+    if devices is not None and type(devices) is not int:
+        devices = _plain_indices(devices)
+    key = (config, requested, devices, depth, strict, value)
+    if registry is not None:
+        # The kernel report changes what is valid once, when it comes to be.
+        known = cache.get(key, (registry.generation, platform.kernel_report is not None))
+        if known is not None:
+            return known
+    with at_work:
+        selector = _Selector(platform, config, devices=devices, depth=depth, strict=strict)
+        selection = selector.select(_request_of(requested, value, variable), requested)
+    if not decided_provisionally(selection.candidates):
+        cache.put(key, (selector.registry.generation, platform.kernel_report is not None), selection)
+    return selection
+
+
+def _plain_indices(devices: object) -> tuple[int, ...]:
+    try:
+        items = list(devices)  # type: ignore[call-overload]  # what is none of the two ends below
+    except TypeError:
+        items = [devices]
+    if any(isinstance(item, bool) or not hasattr(item, "__index__") for item in items):
+        raise ConfigError(f"devices={devices!r}: expected the logical number of a device, or several", field="devices")
+    return tuple(map(index, items))
+
+
+# In CPython 3.11 an enum's member costs 0.2 µs each time it is looked up, and these are for every candidate.
+_VALID, _CHOSEN = Outcome.VALID, Outcome.CHOSEN
+_VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attention")}
+
+
+def survey_backends(platform: Platform, config: AttentionConfig, *, depth: Depth | str) -> Selection:
+    """What a selection would choose, with every candidate evaluated and bugs recorded: for inspection."""
+    with at_work:
+        return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
+
+
+def valid_backends(
+    platform: Platform,
+    device_capability: DeviceCapability | Sequence[DeviceCapability | None] | None,
+    config: AttentionConfig,
+    *,
+    depth: Depth | str,
+) -> tuple[list[Candidate], dict[str, Candidate]]:
+    """See `Platform.get_valid_backends`."""
+    capabilities = (
+        (device_capability,)
+        if device_capability is None or isinstance(device_capability, DeviceCapability)
+        else tuple(device_capability)
+    )
+    with at_work:
+        selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
+        return selector.all_valid()
+
+
+def _request_of(requested: str | Sequence[str] | Selection | None, value: str | None, variable: str) -> Request:
+    if isinstance(requested, Selection):
+        requested = requested.backend or ()
+    return read_request(requested, split_names(value or ""), variable, "backend")
+
+
+class _Selector:
+    """One question, on one platform."""
+
+    def __init__(
+        self,
+        platform: Platform,
+        config: AttentionConfig,
+        *,
+        devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None,
+        depth: Depth | str,
+        strict: bool | None,
+        inspecting: bool = False,
+    ) -> None:
+        if not isinstance(config, AttentionConfig):
+            raise ConfigError(f"expected an AttentionConfig, got {config!r}")
+        self.platform = platform
+        self.config = config
+        self.registry, self.settings = _decided_with(platform)
+        self.strict = self.settings.strict if strict is None else strict
+        self.inspecting = inspecting
+        try:
+            wanted_depth = Depth(depth)
+        except ValueError:
+            raise ConfigError(f"depth={depth!r}: known are {', '.join(Depth)}", field="depth") from None
+        # On a machine that is not live nothing is loaded.
+        self.depth = wanted_depth if platform.machine.live else Depth.STATIC
+        self.devices = self._capabilities(devices)
+        asked = Asked(config, self.devices, self.depth)
+        self.evaluator = Evaluator(platform, self.registry, asked, inspecting=inspecting)
+        self.rank_reasons: dict[str, str] = {}
+        self.foreign: list[str] = []
+        self.platform_bug: Candidate | None = None
+
+    def _capabilities(
+        self, devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None
+    ) -> tuple[tuple[int, DeviceCapability | None], ...]:
+        if devices is None:
+            devices = range(self.platform.device_count())
+        elif isinstance(devices, int):
+            devices = (devices,)
+        pairs = tuple(
+            item if isinstance(item, tuple) else (item, self.platform.get_device_capability(item)) for item in devices
+        )
+        if not pairs:
+            raise ConfigError("devices is empty; name at least one", field="devices")
+        return pairs
+
+    def select(self, request: Request, requested: object = None) -> Selection:
+        if self.platform.attention_note is not None:
+            return self._no_selection(request)
+        if self.depth is Depth.READY:
+            self.platform.import_kernels()
+        order = self._order(request)
+        candidates: list[Candidate] = []
+        winner: Candidate | None = None
+        for name, item in order:
+            if winner is not None:
+                candidates.append(self._not_tried(name, item, winner.name))
+                continue
+            candidate = self._consider(name, item, request)
+            if candidate.outcome is _VALID:
+                candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
+            elif self.strict and name not in request.explicit and is_failure(candidate):
+                raise self._strict_error(candidate, candidates) from cause_of(candidate)
+            candidates.append(candidate)
+        if winner is None:
+            raise self._nothing_left(request, candidates)
+        lost = self._speak_of_losses(request, candidates, winner.name)
+        selection = Selection(
+            kind=self.config.kind,
+            config=self.config,
+            platform=self.platform.name,
+            backend=winner.name,
+            depth=self.depth,
+            candidates=tuple(candidates),
+            devices=tuple(index for index, _ in self.devices),
+            requested=request.names,
+            source=request.source,
+            is_fallback=lost,
+            layout=self.evaluator.layouts.get(winner.name),
+            provenance=winner.provenance,
+            live=self.platform.machine.live,
+        )
+        if isinstance(requested, Selection):
+            self._check_shared_layout(requested, selection)
+        say_once(INFO, "%s on %s: backend %s (%s) for %s",
+            self.config.kind, self.platform.name, winner.name, request.describe(), self.config.describe(),
+        )  # fmt: skip
+        return selection
+
+    def survey(self) -> Selection:
+        """Every candidate evaluated, and the first valid one chosen; no error where there is none."""
+        if self.platform.attention_note is not None:
+            return self._no_selection(Request())
+        candidates: list[Candidate] = []
+        winner: Candidate | None = None
+        for name, item in self._order(Request()):
+            candidate = self._consider(name, item, Request())
+            if winner is None and candidate.outcome is _VALID:
+                candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
+            candidates.append(candidate)
+        if self.platform_bug is not None:
+            candidates.insert(0, self.platform_bug)
+        return Selection(
+            kind=self.config.kind,
+            config=self.config,
+            platform=self.platform.name,
+            backend=None if winner is None else winner.name,
+            depth=self.depth,
+            candidates=tuple(candidates),
+            devices=tuple(index for index, _ in self.devices),
+            is_fallback=any(is_failure(item) for item in candidates[: candidates.index(winner)]) if winner else False,
+            layout=None if winner is None else self.evaluator.layouts.get(winner.name),
+            provenance=None if winner is None else winner.provenance,
+            note=None if winner is not None else "none of the candidates is valid",
+            live=self.platform.machine.live,
+        )
+
+    def all_valid(self) -> tuple[list[Candidate], dict[str, Candidate]]:
+        if self.platform.attention_note is not None:
+            return [], {}
+        if self.depth is Depth.READY:
+            self.platform.import_kernels()
+        valid: list[Candidate] = []
+        rejected: dict[str, Candidate] = {}
+        for name, item in self._order(Request()):
+            candidate = self._consider(name, item, Request())
+            if candidate.outcome is _VALID:
+                valid.append(candidate)
+            else:
+                rejected[name] = candidate
+        return valid, rejected
+
+    def _order(self, request: Request) -> list[tuple[str, LoadedPlugin | Candidate]]:
+        """Names in order, each with its loaded plugin, or with the record of what became of it already."""
+        priorities = self._priorities()
+        self.rank_reasons = {item.name: item.reason for item in priorities}
+        if request.explicit:
+            self._refuse_unknown(request, [item.name for item in priorities])
+        race = self._race(request)
+        found: dict[str, LoadedPlugin | Candidate] = {item.name: item for item in race.out}
+        orders = {}
+        foreign = self.foreign
+        for loaded in race.runners:
+            found[loaded.name] = loaded
+            spec = loaded.spec
+            if isinstance(spec, BackendSpec) and (spec.kind == self.config.kind or loaded.name in request.explicit):
+                if self.platform.name in spec.platforms or "torch-device" in spec.platforms:
+                    orders[loaded.name] = spec.order
+                else:
+                    foreign.append(loaded.name)
+            else:
+                del found[loaded.name]
+        for item in priorities:
+            if item.name not in found and (request.open or item.name in request.explicit):
+                found[item.name] = not_installed(item.name, item.distribution)
+        names = arrange([item.name for item in priorities], orders, self.platform.name)
+        # Plugins that could not be loaded said nothing of their place; those of other platforms cannot win.
+        rest = sorted(found.keys() - set(names) - set(foreign))
+        names = [*(name for name in names if name in found), *rest, *sorted(foreign)]
+        explicit: list[str] = []
+        if request.explicit:
+            missing = [name for name in request.explicit if name not in found]
+            for name in missing:
+                found[name] = unknown(name, unknown_names(self.registry, "backend", [name]))
+            explicit = list(request.explicit)
+        others = [name for name in names if name not in explicit] if request.open else []
+        return [(name, found[name]) for name in (*explicit, *others)]
+
+    def _priorities(self) -> list[BackendPriority]:
+        # The choice may not depend on which device is number 0: the least capable one's table is taken.
+        capability = min(
+            (capability for _, capability in self.devices),
+            key=lambda item: ("", (0, 0), "") if item is None else (item.runtime, item.version or (0, 0), item.arch),
+        )
+        provenance = _provenance_of(self.platform)
+        try:
+            items = _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance)
+        except Exception as error:
+            # The platform plugin's own code; whatever it raises is its bug.
+            if not self.inspecting:
+                add_note(error, provenance, Phase.SUPPORT)
+                raise
+            reason = Reason(code=ReasonCode.OTHER, message=describe_error(error))
+            self.platform_bug = Candidate(
+                name=self.platform.name,
+                outcome=Outcome.BUG,
+                reasons=(reason,),
+                provenance=provenance,
+                phase=Phase.SUPPORT,
+            )
+            return []
+        return [item._replace(name=normalise_name(item.name)) for item in items]
+
+    def _race(self, request: Request) -> Race:
+        return start_race(
+            self.registry,
+            "backend",
+            self.settings,
+            names=None if request.open else request.explicit,
+            inspecting=self.inspecting,
+            raise_as=self._raise_at_load(request) if request.single else None,
+        )
+
+    def _refuse_unknown(self, request: Request, table: Sequence[str]) -> None:
+        unknown = unknown_names(self.registry, "backend", request.explicit, table)
+        if unknown and (request.single or (len(unknown) == len(request.explicit) and not request.open)):
+            raise UnknownBackendError(f"{'; '.join(unknown)} ({request.describe()})")
+
+    def _raise_at_load(self, request: Request) -> Callable[[PluginEntry, Failure], HardpointError]:
+        def build(entry: PluginEntry, failure: Failure) -> HardpointError:
+            return self._unavailable(request, failure.as_candidate(entry.name, entry.provenance))
+
+        return build
+
+    def _consider(self, name: str, item: LoadedPlugin | Candidate, request: Request) -> Candidate:
+        rank_reason = self.rank_reasons.get(name)
+        if isinstance(item, Candidate):
+            candidate = item if item.rank_reason == rank_reason else replace(item, rank_reason=rank_reason)
+        else:
+            raise_as: Callable[[Failure], HardpointError] | None = None
+            if request.single or (self.strict and name not in request.explicit and not self.inspecting):
+                provenance = item.provenance
+
+                def raise_as(failure: Failure) -> HardpointError:
+                    failed = failure.as_candidate(name, provenance, rank_reason)
+                    return self._unavailable(request, failed) if request.single else self._strict_error(failed, [])
+
+            candidate = self.evaluator.evaluate(item, rank_reason, raise_as)
+        if request.single and candidate.outcome is not _VALID:
+            raise self._unavailable(request, candidate)
+        return candidate
+
+    def _unavailable(self, request: Request, candidate: Candidate) -> HardpointError:
+        return BackendUnavailableError(
+            f"{self.config.kind} backend {candidate.describe()}{remedies(candidate)} "
+            f"[{request.describe()}; platform {self.platform.name}; {self.config.describe()}]",
+            candidates=(candidate,),
+        )
+
+    def _strict_error(self, candidate: Candidate, before: Sequence[Candidate]) -> HardpointError:
+        return BackendUnavailableError(
+            f"{self.config.kind} backend {candidate.describe()}{remedies(candidate)}; strict mode does not "
+            f"go on to the next candidate [platform {self.platform.name}; {self.config.describe()}]",
+            candidates=(*before, candidate),
+        )
+
+    def _not_tried(self, name: str, item: LoadedPlugin | Candidate, winner: str) -> Candidate:
+        if isinstance(item, Candidate):
+            return item
+        if name in self.foreign:
+            # Nothing of it runs: the platform alone refuses it.
+            return self.evaluator.evaluate(item)
+        reason = Reason(code=ReasonCode.OTHER, message=f"{winner} stands before it and is valid")
+        return Candidate(
+            name=name,
+            outcome=Outcome.NOT_TRIED,
+            reasons=(reason,),
+            provenance=item.provenance,
+            rank_reason=self.rank_reasons.get(name),
+        )
+
+    def _nothing_left(self, request: Request, candidates: Sequence[Candidate]) -> HardpointError:
+        lines = "".join(f"\n  {candidate.describe()}{remedies(candidate)}" for candidate in candidates)
+        if not candidates:
+            lines = (
+                "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa (or another), or "
+                "register one with hardpoint.register('backend', name, plugin)"
+            )
+        error = BackendUnavailableError if request.explicit and not request.open else NoBackendError
+        return error(
+            f"no {self.config.kind} backend can run on {self.platform.name} ({request.describe()}) "
+            f"for {self.config.describe()}:{lines}",
+            candidates=candidates,
+        )
+
+    def _speak_of_losses(self, request: Request, candidates: Sequence[Candidate], winner: str) -> bool:
+        """One WARNING for each better candidate that was lost; whether there was any."""
+        lost = False
+        explicit = request.explicit
+        for candidate in candidates:
+            if candidate.outcome is _CHOSEN:
+                break
+            if not is_failure(candidate) and candidate.name not in explicit:
+                continue
+            lost = True
+            say_once(WARNING, "%s backend %s%s [%s]; using %s instead",
+                self.config.kind, candidate.describe(), remedies(candidate),
+                candidate.provenance or "no distribution", winner,
+            )  # fmt: skip
+        return lost
+
+    def _no_selection(self, request: Request) -> Selection:
+        note = self.platform.attention_note
+        if request.explicit and not request.open:
+            raise BackendUnavailableError(
+                f"platform {self.platform.name} has no selectable {self.config.kind} backend "
+                f"({request.describe()}): {note}"
+            )
+        return Selection(
+            kind=self.config.kind,
+            config=self.config,
+            platform=self.platform.name,
+            backend=None,
+            depth=self.depth,
+            candidates=(),
+            devices=tuple(index for index, _ in self.devices),
+            requested=request.names,
+            source=request.source,
+            note=note,
+            live=self.platform.machine.live,
+        )
+
+    def _check_shared_layout(self, target: Selection, selection: Selection) -> None:
+        if target.layout != selection.layout:
+            raise BackendUnavailableError(
+                f"{selection.backend} would read the shared cache as {selection.layout}, "
+                f"and it is written as {target.layout} "
+                f"[{self.config.describe()}]",
+                candidates=selection.candidates,
+            )
+
+
+def _checked_priorities(answer: object, provenance: Provenance) -> list[BackendPriority]:
+    items = list(answer) if isinstance(answer, (list, tuple)) else [answer]
+    found = [item for item in items if isinstance(item, BackendPriority)]
+    if len(found) != len(items):
+        raise ContractError(
+            f"{provenance}: backend_priorities() returned {answer!r}; expected a list of BackendPriority",
+            plugin=provenance.plugin,
+        )
+    return found
+
+
+def _decided_with(platform: Platform) -> tuple[Registry, Settings]:
+    """The plugins and settings of a platform: its resolution's, or the process's where it was built by hand."""
+    registry, settings = platform._registry, platform._settings  # noqa: SLF001  # the core's own members
+    if registry is None or settings is None:
+        from hardpoint._process import process
+
+        registry, settings = process().registry, read_settings(platform.machine)
+        platform._attach(registry, settings, Provenance(plugin=f"platform/{platform.name}"))  # noqa: SLF001  # as above
+    return registry, settings
+
+
+def _provenance_of(platform: Platform) -> Provenance:
+    return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # as above
