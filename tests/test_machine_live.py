@@ -64,6 +64,27 @@ def test_facts_are_those_of_the_standard_library() -> None:
     assert machine.distribution_version("a-distribution-that-is-not-there") is None
 
 
+def test_file_of_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distribution's file is found beside its metadata, under any spelling of the name, without importing it."""
+    (tmp_path / "Some_Thing-1.0.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: Some.Thing\nVersion: 1.0\n"
+    (tmp_path / "Some_Thing-1.0.dist-info/METADATA").write_text(metadata)
+    (tmp_path / "some_thing").mkdir()
+    (tmp_path / "some_thing/version.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    machine = LiveMachine()
+    path = machine.distribution_file("some-thing", "some_thing/version.py")
+    assert path == str(tmp_path / "some_thing" / "version.py")
+    assert machine.distribution_file("some-thing", "some_thing/other.py") is None
+    assert machine.distribution_file("some-thing", "some_thing") is None
+    assert machine.distribution_file("a-distribution-that-is-not-there", "x.py") is None
+    recorded = machine.recorded_facts()["distribution_files"]
+    assert recorded["some-thing: some_thing/version.py"] == {"value": path}
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.chdir(tmp_path)
+    assert machine.distribution_file("some-thing", "some_thing/version.py") == path
+
+
 def test_systems_that_lack_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the system has no such question, the answer is None or comes from `platform`."""
     for name in ("sched_getaffinity", "getuid", "sysconf", "uname"):

@@ -57,6 +57,17 @@ def test_other_machines() -> None:
     assert machine.variable("B") == "2"
 
 
+def test_file_of_a_distribution() -> None:
+    """A distribution's file is one of the machine's, in the folder that is stated for it, under any spelling."""
+    files = {"/site/torch/version.py": "", "/other/x.py": ""}
+    machine = InMemoryMachine(files=files, distribution_folders={"Torch": "/site"})
+    assert machine.distribution_file("torch", "torch/version.py") == "/site/torch/version.py"
+    assert machine.distribution_file("torch", "torch/other.py") is None
+    assert machine.distribution_file("torch", "torch") is None
+    assert machine.distribution_file("other", "x.py") is None
+    assert machine.questions["distribution file torch: torch/version.py"] == 1
+
+
 def test_files_and_folders() -> None:
     """Files bring their folders, folders list what is in them, and mistakes are the errors of a real system."""
     machine = InMemoryMachine(

@@ -1,7 +1,8 @@
-"""Which version of a distribution is installed, for requirements that are checked before anything is imported."""
+"""Which version of a distribution is installed, and where its files are, before anything of it is imported."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from hardpoint._discovery_scan import name_and_version, ranked
@@ -35,3 +36,14 @@ class InstalledVersions:
 def installed_version(name: str, search_path: Sequence[str] | None = None) -> str | None:
     """One look-up in a fresh `InstalledVersions`."""
     return InstalledVersions(search_path).version(name)
+
+
+def installed_file(name: str, relative_path: str, search_path: Sequence[str] | None = None) -> str | None:
+    """The path of a file of the distribution of this name, in any spelling, in the folder where its metadata is."""
+    found = ranked(survey(search_path).copies({normalise(name)}))
+    location = found[0][0].location if found else None
+    if location is None:
+        return None
+    # An empty entry of the path is the working directory.
+    path = os.path.join(location or os.curdir, *relative_path.split("/"))
+    return os.path.abspath(path) if os.path.isfile(path) else None

@@ -111,6 +111,13 @@ class Machine(ABC):
     def distribution_version(self, name: str) -> str | None:
         """The version of an installed distribution, from its metadata, under any spelling; None: not installed."""
 
+    def distribution_file(self, name: str, relative_path: str) -> str | None:
+        """The path of a file of an installed distribution, given as its record of files does (``torch/version.py``).
+
+        None: not installed, or that file is not where its metadata is (an editable install). Imports nothing.
+        """
+        return None
+
     @abstractmethod
     def find_tool(self, name: str) -> str | None:
         """Where a tool stands on the search path; None where it does not."""

@@ -148,6 +148,13 @@ class LiveMachine(Machine):
 
         return self._noted("distributions", name, lambda: installed_version(name))
 
+    def distribution_file(self, name: str, relative_path: str) -> str | None:
+        from hardpoint._discovery_installed import installed_file
+
+        return self._noted(
+            "distribution_files", f"{name}: {relative_path}", lambda: installed_file(name, relative_path)
+        )
+
     def find_tool(self, name: str) -> str | None:
         return self._noted("tool_paths", name, lambda: _find_tool(name, os.environ.get("PATH", os.defpath)))
 

@@ -25,8 +25,9 @@ class InMemoryMachine(Machine):
     - `files`: content by path, or the `OSError` that reading it raises. Their folders exist; `directories` adds empty
       ones, and a mapping there may name the error that listing one raises.
     - `links`: what a path is a link to. `read_only`: paths that may not be opened for writing (and all below).
-    - `distributions`: versions by name. `tools`: by name or by whole command line (``"xyz-smi -q"``) a `ToolResult`,
-      the text it prints, a function of the arguments, or the error it ends with.
+    - `distributions`: versions by name; `distribution_folders`: the folder that a distribution's files lie in, by name.
+    - `tools`: by name or by whole command line (``"xyz-smi -q"``) a `ToolResult`, the text it prints, a function of the
+      arguments, or the error it ends with.
     - `probes`: by key the JSON answer or the error.
     - Unknown is None: `cpu_count`, `affinity`, `total_memory_bytes`, `user_id`.
 
@@ -52,6 +53,7 @@ class InMemoryMachine(Machine):
         user_id: int | None = 1000,
         total_memory_bytes: int | None = None,
         distributions: Mapping[str, str] | None = None,
+        distribution_folders: Mapping[str, str] | None = None,
         tools: Mapping[str, str | ToolResult | Exception | Callable[[Sequence[str]], ToolResult]] | None = None,
         probes: Mapping[str, Json | Exception] | None = None,
     ) -> None:
@@ -71,6 +73,9 @@ class InMemoryMachine(Machine):
         self._user_id = user_id
         self._total_memory_bytes = total_memory_bytes
         self._distributions = {normalise_distribution(name): text for name, text in (distributions or {}).items()}
+        self._distribution_folders = {
+            normalise_distribution(name): folder for name, folder in (distribution_folders or {}).items()
+        }
         self._tools = dict(tools or {})
         self._probes = {key: _copy(answer) for key, answer in (probes or {}).items()}
         self.questions: Counter[str] = Counter()
@@ -158,6 +163,12 @@ class InMemoryMachine(Machine):
     def distribution_version(self, name: str) -> str | None:
         self.questions[f"distribution {name}"] += 1
         return self._distributions.get(normalise_distribution(name))
+
+    def distribution_file(self, name: str, relative_path: str) -> str | None:
+        self.questions[f"distribution file {name}: {relative_path}"] += 1
+        folder = self._distribution_folders.get(normalise_distribution(name))
+        path = None if folder is None else posixpath.join(folder, relative_path)
+        return path if path is not None and self._resolve(path) in self._files else None
 
     def find_tool(self, name: str) -> str | None:
         self.questions[f"find {name}"] += 1

@@ -1,0 +1,210 @@
+"""From traces of the hardware to devices in CUDA's order under the mask, or to the reasons why there are none."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from hardpoint import Reason, ReasonCode, log_once
+from hardpoint.hookspecs import Detection, Device
+from hardpoint_cuda import _mask
+from hardpoint_cuda._features import capability_of
+from hardpoint_cuda._inventory import DRIVER, NVML, Gpu, Instance, Inventory, read_inventory
+from hardpoint_cuda._order import PROBE, TARGET, cuda_order
+from hardpoint_cuda._torch_build import judge, read_torch_build
+from hardpoint_cuda._traces import TEGRA, WSL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hardpoint import Machine
+
+_log = logging.getLogger("hardpoint")
+
+
+class _Unit(NamedTuple):
+    """What becomes one device: a whole one, or an instance of it."""
+
+    gpu: Gpu
+    instance: Instance | None = None
+
+
+class _Found(NamedTuple):
+    """An inventory, or the reasons why there is none; `is_masked`: the driver has applied the mask already."""
+
+    inventory: Inventory | None
+    reasons: tuple[Reason, ...] = ()
+    is_masked: bool = False
+
+
+def detect(machine: Machine, traces: Sequence[str]) -> Detection:
+    """Ask NVML, else the driver in a child process. Neither creates a context.
+
+    A mask that leaves nothing whatever there is, is answered without asking anybody. A device's properties:
+    `sm_count`, `integrated` (it shares the machine's memory), `mig_parent` (the whole device's id, where the device is
+    an instance), `driver` (version), `cuda` (the newest version that the driver supports).
+    """
+    mask = _mask.parse_mask(machine.variable(_mask.VARIABLE))
+    if mask.is_empty:
+        return Detection.unusable(_masked(mask, mask.fault))
+    inventory, failures, is_masked = _take_inventory(machine, mask, traces)
+    if inventory is None:
+        # WSL has the door to the host's graphics card whatever that is.
+        if set(traces) == {WSL} and all(reason.code is ReasonCode.MISSING_LIBRARY for reason in failures):
+            return Detection.absent("WSL without NVIDIA's driver", *failures)
+        return Detection.unusable(*failures)
+    if not inventory.gpus:
+        nothing = Reason(code=ReasonCode.NO_DEVICE, message=f"{inventory.source} counts no device")
+        return Detection.unusable(*inventory.problems) if inventory.problems else Detection.absent(nothing, *failures)
+    notes = [*inventory.problems, *failures]
+    units, visible, problem = _visible(machine, mask, inventory, notes, is_masked=is_masked)
+    devices = [
+        _device(machine, index, unit, name, inventory)
+        for index, (unit, name) in enumerate(zip(units, visible, strict=True))
+    ]
+    refusal, remark = judge(read_torch_build(machine), inventory.cuda_version)
+    reasons = [reason for reason in (problem if not devices else None, refusal) if reason is not None]
+    if reasons:
+        return Detection.unusable(*reasons, devices=devices)
+    if problem is not None:
+        # Part of the mask counts: the driver says nothing about the rest, and so somebody should.
+        log_once(_log, logging.WARNING, "%s", problem.message)
+        notes.append(problem)
+    return Detection.usable(devices, notes=[*notes, *([] if remark is None else [remark])])
+
+
+def _take_inventory(machine: Machine, mask: _mask.Mask, traces: Sequence[str]) -> _Found:
+    try:
+        inventory = read_inventory(machine.probe("cuda.nvml", "hardpoint_cuda._nvml:read_devices"), NVML)
+    except (ImportError, OSError) as error:
+        reason = _reason(error)
+    else:
+        # On a Jetson NVML may be there and know nothing of the integrated device.
+        if inventory.gpus or inventory.problems or not set(traces) & set(TEGRA):
+            return _Found(inventory)
+        reason = Reason(code=ReasonCode.NO_DEVICE, message=f"{NVML} counts no device")
+    # Without NVML nobody can look up a MIG instance, but the driver can apply the mask itself.
+    keep_mask = mask.kind == _mask.INSTANCES
+    key = f"{PROBE}.masked" if keep_mask else PROBE
+    try:
+        inventory = read_inventory(machine.probe(key, TARGET, arguments=(keep_mask,), isolated=True), DRIVER)
+    except (ImportError, OSError) as error:
+        return _Found(None, (reason, _reason(error)))
+    if not inventory.gpus:
+        return _Found(None, (reason, Reason(code=ReasonCode.NO_DEVICE, message=f"{DRIVER} counts no device")))
+    if reason.code not in (ReasonCode.MISSING_LIBRARY, ReasonCode.MISSING_DEPENDENCY, ReasonCode.NO_DEVICE):
+        log_once(_log, logging.WARNING, "%s; devices are taken from %s", reason.message, DRIVER)
+    note = Reason(code=reason.code, message=f"no NVML: {reason.message}", remedy=reason.remedy)
+    return _Found(inventory, (note,), keep_mask)
+
+
+def _visible(
+    machine: Machine, mask: _mask.Mask, inventory: Inventory, notes: list[Reason], *, is_masked: bool
+) -> tuple[list[_Unit], Sequence[str | None], Reason | None]:
+    """The devices under the mask, what it calls them, and what was wrong with it."""
+    gpus = inventory.gpus
+    if is_masked:
+        units = [_Unit(gpu) for gpu in gpus]
+        return units, (*mask.entries, *(None for _ in units))[: len(units)], None
+    if mask.kind == _mask.INSTANCES:
+        parts = [_Unit(gpu, instance) for gpu in gpus for instance in gpu.instances]
+        names = [(part.uuid, part.alias) for _, part in parts if part is not None]
+        choice = _mask.choose_instance(mask, names)
+    else:
+        # Ids mean the same in every order, and the driver's own list is in its order.
+        if inventory.source == NVML and mask.kind != _mask.DEVICES:
+            order = cuda_order(machine, gpus)
+            gpus = order.gpus
+            if order.warning is not None:
+                log_once(_log, logging.WARNING, "%s", order.warning)
+                notes.append(Reason(code=ReasonCode.OTHER, message=order.warning))
+            if order.note is not None:
+                notes.append(order.note)
+        parts = [_Unit(gpu) for gpu in gpus]
+        choice = _mask.choose(mask, [gpu.uuid for gpu in gpus])
+    units = [parts[place] for place in choice.places]
+    visible: Sequence[str | None] = choice.visible_ids
+    fault = choice.fault
+    if units and mask.kind != _mask.INSTANCES:
+        units, visible = _divide(units, visible, notes)
+        if not units:
+            message = "the device is divided (MIG is on) and has no instance"
+            return [], (), Reason(code=ReasonCode.NO_DEVICE, message=message, remedy="nvidia-smi mig -cgi … -C")
+    return units, visible, None if fault is None else _masked(mask, fault, leaves_some=bool(units))
+
+
+def _divide(
+    units: list[_Unit], visible: Sequence[str | None], notes: list[Reason]
+) -> tuple[list[_Unit], Sequence[str | None]]:
+    """What CUDA offers of devices some of which are divided: one instance alone, or the undivided ones.
+
+    NVIDIA's MIG user guide states both limits, and that a later driver may lift them.
+    """
+    if not any(unit.gpu.mig_enabled for unit in units):
+        return units, visible
+    for unit, name in zip(units, visible, strict=True):
+        if unit.gpu.mig_enabled and unit.gpu.instances:
+            count = sum(len(other.gpu.instances) for other in units)
+            if count > 1 or len(units) > 1:
+                message = "MIG is on: a process sees one instance, and no undivided device beside it"
+                notes.append(Reason(code=ReasonCode.OTHER, message=message, remedy=f"name one in {_mask.VARIABLE}"))
+            return [_Unit(unit.gpu, unit.gpu.instances[0])], (name,)
+    whole = [(unit, name) for unit, name in zip(units, visible, strict=True) if not unit.gpu.mig_enabled]
+    return [unit for unit, _ in whole], [name for _, name in whole]
+
+
+def _device(machine: Machine, index: int, unit: _Unit, visible_id: str | None, inventory: Inventory) -> Device:
+    gpu, instance = unit
+    memory = gpu.memory_bytes if instance is None else instance.memory_bytes
+    if memory is None and gpu.unified_memory:
+        memory = machine.total_memory_bytes()
+    return Device(
+        index=index,
+        name=gpu.name if instance is None else f"{gpu.name} (MIG instance)",
+        capability=capability_of(gpu.version),
+        physical_id=gpu.number,
+        visible_id=visible_id,
+        uuid=gpu.uuid if instance is None else instance.uuid or instance.alias,
+        pci_bus_id=gpu.pci_bus_id,
+        total_memory_bytes=memory,
+        numa_node=_numa_node(machine, gpu.pci_bus_id),
+        properties={
+            "sm_count": gpu.sm_count if instance is None else instance.sm_count,
+            "integrated": gpu.unified_memory,
+            "mig_parent": None if instance is None else gpu.uuid,
+            "driver": inventory.driver_version,
+            "cuda": None if inventory.cuda_version is None else ".".join(map(str, inventory.cuda_version)),
+        },
+    )
+
+
+def _numa_node(machine: Machine, address: str | None) -> int | None:
+    """From the kernel: what NVML calls a device's node is the one that its own memory forms, where it does."""
+    if address is None:
+        return None
+    try:
+        text = machine.read_text(f"/sys/bus/pci/devices/{address}/numa_node", limit=64).strip()
+    except OSError:
+        return None
+    # -1 where the firmware does not say.
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _masked(mask: _mask.Mask, fault: str | None, *, leaves_some: bool = False) -> Reason:
+    what = "is cut short" if leaves_some else "leaves no device"
+    return Reason(
+        code=ReasonCode.MASKED,
+        message=f"{_mask.VARIABLE}={mask.text!r} {what}: {fault or 'empty'}",
+        requested=mask.text,
+        accepted="numbers, ids of devices (GPU-…) or of MIG instances (MIG-…), separated by commas, each once",
+    )
+
+
+def _reason(error: ImportError | OSError) -> Reason:
+    code = getattr(error, "code", None)
+    if code is None:
+        code = ReasonCode.MISSING_DEPENDENCY if isinstance(error, ImportError) else ReasonCode.OTHER
+    if isinstance(error, PermissionError):
+        code = ReasonCode.PERMISSION
+    remedy = getattr(error, "remedy", None)
+    return Reason(code=code, message=str(error) or type(error).__name__, remedy=remedy)

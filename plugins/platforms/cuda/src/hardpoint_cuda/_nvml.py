@@ -1,0 +1,213 @@
+"""Asking NVML, NVIDIA's management library. It creates no context and never initialises the CUDA driver.
+
+These functions are the targets of `Machine.probe`. NVML is shut down on every path, so that the next user of it in
+this process, and a child of a fork, find it as it was.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from hardpoint.errors import EnvironmentFailure
+from hardpoint_cuda._library import Foreign, loaded_from
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+# NVML's error codes (nvml.h): what each is under the failure rule. All others are the driver's.
+_NOT_SUPPORTED: Final = 3
+_LIBRARY_NOT_FOUND: Final = 12
+_FUNCTION_NOT_FOUND: Final = 13
+_GONE: Final = frozenset((15, 16))  # lost, or to be reset: such a device does not come back by itself
+_CODES: Final = {4: "permission", 6: "no_device", 10: "timeout", _LIBRARY_NOT_FOUND: "missing_library"}
+# nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t. Of the first, pynvml has tuples: there is a comma too much.
+_READ, _WRITE, _NVLINK = 0, 1, 2
+_PEERS: Final = 0
+_REMEDIES: Final = {
+    4: "let this user open the device nodes /dev/nvidia*",
+    9: "load the kernel module nvidia, or start the container with the NVIDIA runtime",
+    18: "reboot, or reload the kernel module nvidia: the driver was updated while it was loaded",
+}
+
+
+def read_devices() -> dict[str, Any]:  # Any: JSON
+    """Everything about every device that this process may open, and what went wrong with the others.
+
+    Errors: `EnvironmentFailure`; `ModuleNotFoundError` without ``nvidia-ml-py``.
+    """
+    with _session() as nvml:
+        devices, problems = [], []
+        for index in range(_required(nvml, "count the devices", nvml.nvmlDeviceGetCount)):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                devices.append(_read_device(nvml, index, handle))
+            except nvml.NVMLError as error:
+                failure = _failure(nvml, error, f"open device {index}")
+                problems.append({"index": index, "code": str(failure.code), "message": failure.message})
+        cuda = _optional(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+        return {
+            "library": _path(nvml),
+            "driver_version": _optional(nvml, nvml.nvmlSystemGetDriverVersion),
+            # 12080 is 12.8.
+            "cuda_version": [cuda // 1000, cuda % 1000 // 10] if cuda else None,
+            "devices": devices,
+            "problems": problems,
+        }
+
+
+def read_memory_used(uuid: str) -> int | None:
+    """Bytes in use on a device, by all processes; None where NVML does not count them (memory shared with the CPU)."""
+    with _session() as nvml:
+        handle = _required(nvml, f"find {uuid}", nvml.nvmlDeviceGetHandleByUUID, uuid)
+        memory = _optional(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        return None if memory is None else int(memory.used)
+
+
+def read_peers(uuid: str, other: str) -> dict[str, bool | None]:
+    """Whether two devices reach each other's memory (``access``), and whether over NVLink (``nvlink``)."""
+    with _session() as nvml:
+        one, two = (_required(nvml, f"find {name}", nvml.nvmlDeviceGetHandleByUUID, name) for name in (uuid, other))
+
+        def status(index: int) -> bool | None:
+            found = _optional(nvml, nvml.nvmlDeviceGetP2PStatus, one, two, index)
+            return None if found is None else bool(found == _PEERS)
+
+        read, write = status(_READ), status(_WRITE)
+        return {
+            "access": None if read is None or write is None else read and write,
+            "nvlink": status(_NVLINK),
+        }
+
+
+@contextmanager
+def _session() -> Iterator[Foreign]:
+    import pynvml
+
+    _required(pynvml, "initialise", pynvml.nvmlInit)
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        # A device that was lost between two questions.
+        raise _failure(pynvml, error, "go on") from error
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _read_device(nvml: Foreign, index: int, handle: Foreign) -> dict[str, Any]:
+    """One device. Errors: `NVMLError` where it is gone; what else NVML does not tell is None."""
+    memory, unified = _memory(nvml, handle)
+    # Which type the text has depends on the version of pynvml, and reading it may fail where it is no text.
+    address = _optional(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+    capability = _optional(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
+    mode = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    return {
+        "index": index,
+        "name": _optional(nvml, nvml.nvmlDeviceGetName, handle),
+        "uuid": _optional(nvml, nvml.nvmlDeviceGetUUID, handle),
+        "pci_bus_id": address.decode("ascii", "replace") if isinstance(address, bytes) else address,
+        "capability": None if capability is None else list(capability),
+        "memory_bytes": memory,
+        "unified_memory": unified,
+        "cores": _optional(nvml, nvml.nvmlDeviceGetNumGpuCores, handle),
+        "mig_enabled": None if mode is None else mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+        "instances": _read_instances(nvml, handle) if mode and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE else [],
+    }
+
+
+def _memory(nvml: Foreign, handle: Foreign) -> tuple[int | None, bool | None]:
+    """Its own memory in bytes, and whether it has none of its own: then NVML does not support the question."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) or None, False
+    except nvml.NVMLError as error:
+        _raise_if_gone(error)
+        return None, True if error.value == _NOT_SUPPORTED else None
+
+
+def _read_instances(nvml: Foreign, handle: Foreign) -> list[dict[str, Any]]:
+    found = []
+    for place in range(_optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        # Places without an instance are not found.
+        part = _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+        if part is None:
+            continue
+        attributes = _optional(nvml, nvml.nvmlDeviceGetAttributes, part)
+        found.append(
+            {
+                "uuid": _optional(nvml, nvml.nvmlDeviceGetUUID, part),
+                "gpu_instance": _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, part),
+                "compute_instance": _optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, part),
+                "memory_bytes": None if attributes is None else int(attributes.memorySizeMB) << 20 or None,
+                "sm_count": None if attributes is None else int(attributes.multiprocessorCount) or None,
+            }
+        )
+    return found
+
+
+def _required(nvml: Foreign, what: str, question: Callable[..., Foreign], *arguments: Foreign) -> Foreign:
+    try:
+        return question(*arguments)
+    except nvml.NVMLError as error:
+        raise _failure(nvml, error, what) from error
+
+
+def _optional(nvml: Foreign, question: Callable[..., Foreign], *arguments: Foreign) -> Foreign:
+    """The answer; None where NVML has none, or where it is not text though it should be."""
+    try:
+        return question(*arguments)
+    except nvml.NVMLError as error:
+        _raise_if_gone(error)
+        return None
+    except UnicodeDecodeError:
+        return None
+
+
+def _raise_if_gone(error: Foreign) -> None:
+    if error.value in _GONE:
+        raise error
+
+
+def _failure(nvml: Foreign, error: Foreign, what: str) -> EnvironmentFailure:
+    number = error.value
+    if number == _LIBRARY_NOT_FOUND:
+        # pynvml keeps to itself what the loader said: there is no such file, or there is one that is broken.
+        return _why_not_loaded(number)
+    words = _words(nvml, error)
+    if number == _FUNCTION_NOT_FOUND:
+        words = f"the library lacks a function ({words})"
+    return EnvironmentFailure(
+        f"NVML cannot {what}: {words} (error {number}) [{_path(nvml) or 'path unknown'}]",
+        code=_CODES.get(number, "driver"),
+        remedy=_REMEDIES.get(number),
+    )
+
+
+def _words(nvml: Foreign, error: Foreign) -> str:
+    """The library's own words, else those of its Python binding, which may ask the library again."""
+    for source in (nvml.nvmlErrorString, lambda _: str(error)):
+        with suppress(nvml.NVMLError, UnicodeDecodeError):
+            if words := source(error.value):
+                return str(words)
+    return "it has no words for it"
+
+
+def _why_not_loaded(number: int) -> EnvironmentFailure:
+    import ctypes
+    import sys
+
+    name = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        words = str(error)
+        missing = name in words and ("cannot open" in words or "Could not find" in words or "not found" in words)
+        return EnvironmentFailure(
+            f"NVML cannot be loaded: {words}", code="missing_library" if missing else "broken_import"
+        )
+    return EnvironmentFailure(f"NVML cannot be loaded (error {number})", code="missing_library")
+
+
+def _path(nvml: Foreign) -> str | None:
+    return None if nvml.nvmlLib is None else loaded_from(nvml.nvmlLib, "nvmlShutdown")
