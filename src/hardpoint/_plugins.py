@@ -254,16 +254,18 @@ class Registry:
         _contract.check_object(entry.kind, plugin, provenance)
         name = f"{entry.kind}/{entry.name}"
         with self._lock:
-            if self._registered.get(entry.key) is plugin:
+            if self._registered.get(entry.key) is plugin and self._manager.is_registered(plugin):
                 # A fork came between registering and keeping the outcome: the child goes on from there.
                 self._manager.unregister(plugin)
             if self._manager.has_plugin(name):
                 # Another distribution's plugin of this name: both are described, so that `replaces` can settle it.
                 name = f"{name} ({provenance.distribution or 'registered'})"
+            # Before, so that a fork in between leaves the child a mark without a plugin, never the other way round.
+            self._registered[entry.key] = plugin
             try:
                 self._manager.register(plugin, name=name)
-                self._registered[entry.key] = plugin
             except ValueError as error:
+                self._registered.pop(entry.key)
                 raise ContractError(
                     f"{provenance}: this very object is a plugin already; every plugin needs one of its own ({error})",
                     plugin=provenance.plugin,

@@ -130,8 +130,10 @@ assert os.waitpid(child, 0)[1] == 0
     assert fresh(site, code) == "probe import True one"
 
 
+# With logging imported, as in any application: where it is first imported by another thread in the middle of a fork,
+# Python 3.11 prints that a lock cannot be released, and goes on (its handler registers itself between before and after).
 COLD = """
-import os, threading, time, warnings, faulthandler
+import logging, os, threading, time, warnings, faulthandler
 warnings.simplefilter("ignore")
 import hardpoint, hardpoint._flight
 def ask():
