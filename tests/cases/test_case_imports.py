@@ -131,7 +131,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 # With logging imported, as in any application: where it is first imported by another thread in the middle of a fork,
-# Python 3.11 prints that a lock cannot be released, and goes on (its handler registers itself between before and after).
+# Python 3.11 prints that a lock cannot be released, and goes on.
 COLD = """
 import logging, os, threading, time, warnings, faulthandler
 warnings.simplefilter("ignore")
