@@ -11,7 +11,7 @@ help:
 	@echo 'make clean    remove the environments, the shared torch and the caches'
 
 demo test tox:
-	@PYTHON='$(PYTHON)' tools/python tools/run.py $@ $(ARGS)
+	@PYTHON='$(PYTHON)' exec tools/python tools/run.py $@ $(ARGS)
 
 ci:
 	@.ci/run

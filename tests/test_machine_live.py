@@ -223,7 +223,7 @@ def test_tool_that_is_not_there(tools: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_tool_that_hangs(tools: Path, tmp_path: Path) -> None:
     """A tool that sleeps for ever is killed at the limit with what it started, is reaped, and the failure names it."""
-    _write_tool(tools, "xyz-smi", f"sleep 1000 & echo $$ $! > {tmp_path / 'pids'}; wait")
+    _write_tool(tools, "xyz-smi", f"sleep 1000 & echo $$ $! > '{tmp_path / 'pids'}'; wait")
     started = time.monotonic()
     with pytest.raises(EnvironmentFailure) as timeout:
         LiveMachine().run_tool(["xyz-smi", "-q"], timeout_seconds=1.5)
@@ -256,7 +256,7 @@ def test_slow_answer_is_not_kept(tools: Path) -> None:
 
 def test_tool_leaves_something_behind(tools: Path, tmp_path: Path) -> None:
     """A tool that ends and leaves a process that holds its output open is answered, and the process is killed."""
-    _write_tool(tools, "xyz-smi", f"sleep 1000 & echo $! > {tmp_path / 'pid'}; echo ok")
+    _write_tool(tools, "xyz-smi", f"sleep 1000 & echo $! > '{tmp_path / 'pid'}'; echo ok")
     assert LiveMachine().run_tool(["xyz-smi"], timeout_seconds=20).stdout == "ok\n"
     assert _ends(int((tmp_path / "pid").read_text()))
 
@@ -273,7 +273,7 @@ def test_interrupt_leaves_no_process(tools: Path, tmp_path: Path) -> None:
     _write_tool(
         tools,
         "xyz-smi",
-        f"echo $$ > {tmp_path / 'pid.new'}; mv {tmp_path / 'pid.new'} {tmp_path / 'pid'}; exec sleep 1000",
+        f"echo $$ > '{tmp_path / 'pid.new'}'; mv '{tmp_path / 'pid.new'}' '{tmp_path / 'pid'}'; exec sleep 1000",
     )
     script = (
         "import os, signal, threading, time, sys\n"

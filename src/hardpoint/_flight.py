@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hardpoint.errors import HardpointError
 
@@ -142,8 +142,6 @@ class _AtWork:
     The locks of single modules are the interpreter's own; where they cannot be seen, nothing is waited for.
     """
 
-    WAIT_SECONDS = 10.0
-
     def __init__(self) -> None:
         self._depth: dict[int, int] = {}
 
@@ -157,13 +155,13 @@ class _AtWork:
         if not self._depth[here]:
             del self._depth[here]
 
-    def wait_for_imports(self) -> None:
-        """Until none of the other threads is in the middle of an import, or for a bounded time."""
-        deadline = time.monotonic() + self.WAIT_SECONDS
-        while self._imports_elsewhere() and time.monotonic() < deadline:
+    def wait_for_imports(self, deadline: float) -> None:
+        """Until none of the other threads is in the middle of an import, or the monotonic clock is at the deadline."""
+        while self.imports_elsewhere() and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _imports_elsewhere(self) -> bool:
+    def imports_elsewhere(self) -> bool:
+        """Whether another thread is in the middle of an import that the child of a fork may need."""
         here = threading.get_ident()
         others = self._depth.keys() - {here}
         locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
@@ -215,12 +213,26 @@ class _ImportGate:
             self._condition.notify_all()
 
     def before_fork(self) -> None:
-        at_work.wait_for_imports()
+        deadline = time.monotonic() + self.WAIT_SECONDS
+        # What was registered after us runs before us: then logging has locked itself in this thread by now, and an
+        # import elsewhere that asks for a logger could never end. Its lock is given back for as long as we wait.
+        if not _logging_came_first and (lock := _logging_lock()) is not None and lock._is_owned():
+            lock.release()
+        at_work.wait_for_imports(deadline)
         with self._condition:
             self._forking = True
-            self._condition.wait_for(lambda: self._importing.keys() <= {threading.get_ident()}, self.WAIT_SECONDS)
+            self._condition.wait_for(
+                lambda: self._importing.keys() <= {threading.get_ident()}, max(0.0, deadline - time.monotonic())
+            )
         # While the gate was waited for, one may have begun that does not pass through it.
-        at_work.wait_for_imports()
+        at_work.wait_for_imports(deadline)
+        # Also where logging was imported while we waited: its "after" releases what its "before" was too late to take.
+        while not _logging_came_first and (lock := _logging_lock()) is not None:
+            lock.acquire()
+            if not at_work.imports_elsewhere() or time.monotonic() >= deadline:
+                break
+            lock.release()
+            at_work.wait_for_imports(deadline)
 
     def after_fork_in_parent(self) -> None:
         with self._condition:
@@ -234,6 +246,13 @@ class _ImportGate:
         self._importing = {thread: count for thread, count in self._importing.items() if thread == here}
 
 
+def _logging_lock() -> Any:  # noqa: ANN401  # a lock of threading's, whose type has no name
+    """The lock that the logging package takes around forks; None until it has registered that, while it is imported."""
+    module = sys.modules.get("logging")
+    return getattr(module, "_lock", None) if hasattr(module, "_after_at_fork_child_reinit_locks") else None
+
+
+_logging_came_first = _logging_lock() is not None
 import_gate = _ImportGate()
 
 

@@ -29,9 +29,9 @@ def near_miss(name: str, known: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
-def unknown_name_text(what: str, name: str, known: Iterable[str]) -> str:
-    """``unknown platform 'cdua'; did you mean 'cuda'? Installed are: cpu, cuda``."""
-    names = sorted(known)
-    close = near_miss(name, names)
+def unknown_name_text(what: str, name: str, installed: Iterable[str], also_known: Iterable[str] = ()) -> str:
+    """``unknown platform 'cdua'; did you mean 'cuda'? Installed: cpu, cuda``. The guess may be a known one."""
+    names = sorted(installed)
+    close = near_miss(name, sorted({*names, *also_known}))
     guess = f"; did you mean {close!r}?" if close else "."
     return f"unknown {what} {name!r}{guess} Installed: {', '.join(names) if names else 'none'}"

@@ -160,5 +160,6 @@ def warn_unknown_items(registry: Registry, settings: Settings) -> None:
 
 def unknown_names(registry: Registry, kind: str, names: Iterable[str], also_known: Iterable[str] = ()) -> list[str]:
     """A sentence for each name that no plugin of the kind has, with the nearest real one."""
-    known = {entry.name for entry in registry.entries(kind)} | set(also_known)
-    return [unknown_name_text(kind, name, known) for name in names if name not in known]
+    installed = {entry.name for entry in registry.entries(kind)}
+    known = installed | set(also_known)
+    return [unknown_name_text(kind, name, installed, known) for name in names if name not in known]

@@ -35,6 +35,10 @@ class Request(NamedTuple):
         """Whether exactly one name was asked for: its own failure is then the answer."""
         return len(self.names) == 1 and self.names[0] != AUTO
 
+    def source_of(self, name: str) -> str:
+        """Who chose this one: whoever asked for it by name, or the automatic order that a last ``auto`` opened."""
+        return self.source if name in self.names else "automatic"
+
     def describe(self) -> str:
         """``asked for by argument: cuda, cpu``, or ``automatic choice``."""
         if not self.explicit:

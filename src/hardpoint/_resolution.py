@@ -190,7 +190,7 @@ class _Resolver:
             platform=platform,
             candidates=self._candidates(),
             requested=self.request.names,
-            source=self.request.source,
+            source=self.request.source_of(platform.name),
             is_fallback=bool(lost),
             strict=self.strict,
             seconds=time.perf_counter() - started,

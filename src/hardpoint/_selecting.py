@@ -198,7 +198,7 @@ class _Selector:
             candidates=tuple(candidates),
             devices=tuple(index for index, _ in self.devices),
             requested=request.names,
-            source=request.source,
+            source=request.source_of(winner.name),
             is_fallback=lost,
             layout=self.evaluator.layouts.get(winner.name),
             provenance=winner.provenance,
