@@ -489,5 +489,10 @@ def test_wrong_questions_are_clear_errors(platform: hardpoint.Platform) -> None:
         platform.select_backend("attention")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="depth='deep': known are static, loaded, ready"):
         platform.select_backend(config(), depth="deep")
+    with pytest.raises(ConfigError, match="known are static, loaded, ready"):
+        platform.select_backend(config(), depth=["ready"])  # type: ignore[arg-type]
+    for wrong in ((9, 0), "9.0", [90]):
+        with pytest.raises(ConfigError, match="expected a DeviceCapability"):
+            platform.get_valid_backends(wrong, config())  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="expected a name or a list of names"):
         platform.select_backend(config(), [7])  # type: ignore[list-item]

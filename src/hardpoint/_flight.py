@@ -216,7 +216,7 @@ class _ImportGate:
         deadline = time.monotonic() + self.WAIT_SECONDS
         # What was registered after us runs before us: then logging has locked itself in this thread by now, and an
         # import elsewhere that asks for a logger could never end. Its lock is given back for as long as we wait.
-        if not _logging_came_first and (lock := _logging_lock()) is not None and lock._is_owned():  # noqa: SLF001  # a re-entrant lock tells it nowhere else  # noqa: SLF001
+        if not _logging_came_first and (lock := _logging_lock()) is not None and lock._is_owned():  # noqa: SLF001
             lock.release()
         at_work.wait_for_imports(deadline)
         with self._condition:

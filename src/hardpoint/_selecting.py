@@ -62,7 +62,9 @@ def select_backend(
         requested = plain_names(requested, "backend")
     if devices is not None and type(devices) is not int:
         devices = _plain_indices(devices)
-    key = (config, requested, devices, depth, strict, value)
+    if not isinstance(depth, str):
+        raise ConfigError(f"depth={depth!r}: known are {', '.join(Depth)}", field="depth")
+    key = (config, requested, devices, depth, None if strict is None else bool(strict), value)
     if registry is not None:
         # The kernel report changes what is valid once, when it comes to be.
         known = cache.get(key, (registry.generation, platform.kernel_report is not None))
@@ -110,6 +112,12 @@ def valid_backends(
         if device_capability is None or isinstance(device_capability, DeviceCapability)
         else tuple(device_capability)
     )
+    for capability in capabilities:
+        if capability is not None and not isinstance(capability, DeviceCapability):
+            raise ConfigError(
+                f"device_capability={capability!r}: expected a DeviceCapability, such as DeviceCapability.parse('9.0')",
+                field="device_capability",
+            )
     with at_work:
         selector = _Selector(platform, config, devices=tuple(enumerate(capabilities)), depth=depth, strict=False)
         return selector.all_valid()
