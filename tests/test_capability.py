@@ -100,3 +100,18 @@ def test_what_is_no_gfx_name_is_an_error(value: object) -> None:
     """With an example of a right one."""
     with pytest.raises(CapabilityError, match="gfx942"):
         normalise_gfx(value)
+
+
+def test_every_comparison_inside_one_runtime() -> None:
+    """Both directions, strict and not."""
+    old, new = DeviceCapability.parse("8.6"), DeviceCapability.parse("9.0")
+    assert old < new
+    assert old <= new
+    assert new > old
+    assert new >= old
+    assert not new < old
+    assert not new <= old
+    with pytest.raises(CapabilityError, match="have no order"):
+        _ = DeviceCapability(runtime="cpu", arch="a") > DeviceCapability(runtime="cpu", arch="b")
+    assert parse_compute_capability(ComputeCapability(9, 0, "a")).arch == "sm_90a"
+    assert str(ComputeCapability(9, 0, "a")) == "9.0a"
