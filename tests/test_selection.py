@@ -496,3 +496,16 @@ def test_wrong_questions_are_clear_errors(platform: hardpoint.Platform) -> None:
             platform.get_valid_backends(wrong, config())  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="expected a name or a list of names"):
         platform.select_backend(config(), [7])  # type: ignore[list-item]
+
+
+def test_a_place_between_two() -> None:
+    """After one and before another; where both cannot be had, the earlier place."""
+    from hardpoint._order import arrange
+    from hardpoint.hookspecs import Order
+
+    table = ["a", "b", "c"]
+    assert arrange(table, {"x": Order(after=("a",), before=("c",))}, "p") == ["a", "x", "b", "c"]
+    assert arrange(table, {"x": Order(after=("c",), before=("a",))}, "p") == ["x", "a", "b", "c"]
+    assert arrange(table, {"x": Order(after=("nobody",))}, "p") == ["a", "b", "c", "x"]
+    circle = {"x": Order(after=("y",)), "y": Order(after=("x",))}
+    assert arrange(table, circle, "p") == ["a", "b", "c", "x", "y"]
