@@ -45,8 +45,10 @@ logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 platform = hardpoint.current_platform()
 config = hardpoint.AttentionConfig(head_size=64, num_heads=2, dtype="float32", block_size=16)
 if len(sys.argv) > 1:
-    # The interpreter's own folder may be closed to the other user: what is needed is imported first.
-    import ctypes, hardpoint._running, hardpoint._kernels, stat
+    # The folders of Python and of hardpoint may be closed to the other user: what is needed is imported first.
+    import ctypes, importlib, pkgutil, stat, subprocess, traceback
+    for module in pkgutil.walk_packages(hardpoint.__path__, "hardpoint."):
+        importlib.import_module(module.name)
     platform.import_kernels()
     platform.select_backend(config)
     os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
