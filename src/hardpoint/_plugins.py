@@ -115,6 +115,7 @@ class Registry:
         self._lock = threading.RLock()
         self._discovery: Discovery | None = None
         self._manual: list[PluginEntry] = []
+        self._entries: dict[str, tuple[int, tuple[PluginEntry, ...]]] = {}
         self._loaded: dict[tuple[str, ...], LoadedPlugin | Failure] = {}
         self._classes: dict[tuple[str, ...], type[Any] | Failure] = {}
         self._registered: dict[tuple[str, ...], object] = {}
@@ -154,6 +155,10 @@ class Registry:
 
     def entries(self, kind: str) -> tuple[PluginEntry, ...]:
         """Every known plugin of a kind, sorted by name, then distribution."""
+        generation = self.generation
+        known = self._entries.get(kind)
+        if known is not None and known[0] == generation:
+            return known[1]
         group = GROUPS[KINDS.index(kind)]
         found: dict[tuple[str, ...], PluginEntry] = {}
         for record in self.discovery.entries:
@@ -163,7 +168,9 @@ class Registry:
         for entry in self._manual:
             if entry.kind == kind:
                 found.setdefault(entry.key, entry)
-        return tuple(sorted(found.values(), key=lambda entry: entry.key))
+        entries = tuple(sorted(found.values(), key=lambda entry: entry.key))
+        self._entries[kind] = (generation, entries)
+        return entries
 
     def register(self, kind: str, name: str, plugin: object, distribution: str | None) -> PluginEntry:
         """Add a plugin without metadata, checked at once. Errors: `ContractError`; then nothing was added."""
