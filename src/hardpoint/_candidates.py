@@ -9,8 +9,6 @@ from hardpoint._probing import Failure
 from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hardpoint.errors import HardpointError
 
 _FAILURES: Final = frozenset((Outcome.FAILED, Outcome.CONTRACT, Outcome.UNTRUSTED))
@@ -44,7 +42,7 @@ def not_installed(name: str, distribution: str | None) -> Candidate:
     return Candidate(name=name, outcome=Outcome.NOT_INSTALLED, reasons=(reason,), phase=Phase.DISCOVER)
 
 
-def unknown(name: str, sentences: Sequence[str]) -> Candidate:
-    """The record of a name that no plugin has."""
-    reasons = tuple(Reason(code=ReasonCode.NOT_INSTALLED, message=sentence) for sentence in sentences)
+def unknown(name: str, sentence: str | None) -> Candidate:
+    """The record of a name that no plugin of the race has, and what is said of it."""
+    reasons = () if sentence is None else (Reason(code=ReasonCode.NOT_INSTALLED, message=sentence),)
     return Candidate(name=name, outcome=Outcome.NOT_INSTALLED, reasons=reasons, phase=Phase.DISCOVER)

@@ -158,8 +158,10 @@ def warn_unknown_items(registry: Registry, settings: Settings) -> None:
         say_once(WARNING, "HARDPOINT_DISABLED_PLUGINS: there is no plugin or distribution %s to disable%s", item, guess)
 
 
-def unknown_names(registry: Registry, kind: str, names: Iterable[str], also_known: Iterable[str] = ()) -> list[str]:
-    """A sentence for each name that no plugin of the kind has, with the nearest real one."""
+def unknown_names(
+    registry: Registry, kind: str, names: Iterable[str], also_known: Iterable[str] = ()
+) -> dict[str, str]:
+    """The names that no plugin of the kind has, each with a sentence that guesses the nearest real one."""
     installed = {entry.name for entry in registry.entries(kind)}
     known = installed | set(also_known)
-    return [unknown_name_text(kind, name, installed, known) for name in names if name not in known]
+    return {name: unknown_name_text(kind, name, installed, known) for name in names if name not in known}

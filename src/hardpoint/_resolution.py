@@ -200,7 +200,7 @@ class _Resolver:
         request = self.request
         unknown = unknown_names(self.registry, "platform", request.explicit)
         if unknown and request.single:
-            raise UnknownPlatformError(f"{unknown[0]} ({request.describe()})")
+            raise UnknownPlatformError(f"{unknown[request.names[0]]} ({request.describe()})")
         race = start_race(
             self.registry,
             "platform",
@@ -215,13 +215,9 @@ class _Resolver:
                 outcome=Outcome.NOT_INSTALLED,
                 reasons=(Reason(code=ReasonCode.NOT_INSTALLED, message=text),),
             )
-            for name, text in zip(self._unknown_of(request), unknown, strict=True)
+            for name, text in unknown.items()
         )
         return Race(race.runners, (*race.out, *missing))
-
-    def _unknown_of(self, request: Request) -> list[str]:
-        known = {entry.name for entry in self.registry.entries("platform")}
-        return [name for name in request.explicit if name not in known]
 
     def _position(self, item: _Considered) -> tuple[int, int, str]:
         names = self.request.explicit

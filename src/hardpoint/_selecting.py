@@ -197,21 +197,7 @@ class _Selector:
         if winner is None:
             raise self._nothing_left(request, candidates)
         lost = self._speak_of_losses(request, candidates, winner.name)
-        selection = Selection(
-            kind=self.config.kind,
-            config=self.config,
-            platform=self.platform.name,
-            backend=winner.name,
-            depth=self.depth,
-            candidates=tuple(candidates),
-            devices=tuple(index for index, _ in self.devices),
-            requested=request.names,
-            source=request.source_of(winner.name),
-            is_fallback=lost,
-            layout=self.evaluator.layouts.get(winner.name),
-            provenance=winner.provenance,
-            live=self.platform.machine.live,
-        )
+        selection = self._selection(request, candidates, winner, is_fallback=lost)
         if isinstance(requested, Selection):
             self._check_shared_layout(requested, selection)
         say_once(INFO, "%s on %s: backend %s (%s) for %s",
@@ -232,20 +218,10 @@ class _Selector:
             candidates.append(candidate)
         if self.platform_bug is not None:
             candidates.insert(0, self.platform_bug)
-        return Selection(
-            kind=self.config.kind,
-            config=self.config,
-            platform=self.platform.name,
-            backend=None if winner is None else winner.name,
-            depth=self.depth,
-            candidates=tuple(candidates),
-            devices=tuple(index for index, _ in self.devices),
-            is_fallback=any(is_failure(item) for item in candidates[: candidates.index(winner)]) if winner else False,
-            layout=None if winner is None else self.evaluator.layouts.get(winner.name),
-            provenance=None if winner is None else winner.provenance,
-            note=None if winner is not None else "none of the candidates is valid",
-            live=self.platform.machine.live,
-        )
+        if winner is None:
+            return self._selection(Request(), candidates, None, note="none of the candidates is valid")
+        lost = any(is_failure(item) for item in candidates[: candidates.index(winner)])
+        return self._selection(Request(), candidates, winner, is_fallback=lost)
 
     def all_valid(self) -> tuple[list[Candidate], dict[str, Candidate]]:
         if self.platform.attention_note is not None:
@@ -292,8 +268,8 @@ class _Selector:
         explicit: list[str] = []
         if request.explicit:
             missing = [name for name in request.explicit if name not in found]
-            for name in missing:
-                found[name] = unknown(name, unknown_names(self.registry, "backend", [name]))
+            sentences = unknown_names(self.registry, "backend", missing)
+            found.update((name, unknown(name, sentences.get(name))) for name in missing)
             explicit = list(request.explicit)
         others = [name for name in names if name not in explicit] if request.open else []
         return [(name, found[name]) for name in (*explicit, *others)]
@@ -336,7 +312,7 @@ class _Selector:
     def _refuse_unknown(self, request: Request, table: Sequence[str]) -> None:
         unknown = unknown_names(self.registry, "backend", request.explicit, table)
         if unknown and (request.single or (len(unknown) == len(request.explicit) and not request.open)):
-            raise UnknownBackendError(f"{'; '.join(unknown)} ({request.describe()})")
+            raise UnknownBackendError(f"{'; '.join(unknown.values())} ({request.describe()})")
 
     def _raise_at_load(self, request: Request) -> Callable[[PluginEntry, Failure], HardpointError]:
         def build(entry: PluginEntry, failure: Failure) -> HardpointError:
@@ -428,16 +404,30 @@ class _Selector:
                 f"platform {self.platform.name} has no selectable {self.config.kind} backend "
                 f"({request.describe()}): {note}"
             )
+        return self._selection(request, (), None, note=note)
+
+    def _selection(
+        self,
+        request: Request,
+        candidates: Sequence[Candidate],
+        winner: Candidate | None,
+        *,
+        is_fallback: bool = False,
+        note: str | None = None,
+    ) -> Selection:
         return Selection(
             kind=self.config.kind,
             config=self.config,
             platform=self.platform.name,
-            backend=None,
+            backend=None if winner is None else winner.name,
             depth=self.depth,
-            candidates=(),
+            candidates=tuple(candidates),
             devices=tuple(index for index, _ in self.devices),
             requested=request.names,
-            source=request.source,
+            source=request.source if winner is None else request.source_of(winner.name),
+            is_fallback=is_fallback,
+            layout=None if winner is None else self.evaluator.layouts.get(winner.name),
+            provenance=None if winner is None else winner.provenance,
             note=note,
             live=self.platform.machine.live,
         )
