@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,10 @@ from hardpoint import LiveMachine
 from hardpoint._recording import MAX_ENTRIES, MAX_TEXT, may_record_variable
 from hardpoint._running import MAX_OUTPUT_BYTES, describe_exit, end
 from hardpoint.errors import EnvironmentFailure
+from tests.processes import ends
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -30,19 +34,6 @@ def _write_tool(folder: Path, name: str, script: str) -> None:
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-
-
-def _ends(pid: int) -> bool:
-    """Whether a process that was killed ends soon; a zombie that waits for init has ended."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_facts_are_those_of_the_standard_library() -> None:
@@ -231,7 +222,7 @@ def test_tool_that_hangs(tools: Path, tmp_path: Path) -> None:
     assert timeout.value.code == "timeout"
     assert time.monotonic() - started < 60
     own, helper = map(int, (tmp_path / "pids").read_text().split())
-    assert _ends(helper)
+    assert ends(helper)
     with pytest.raises(ChildProcessError):
         os.waitpid(own, os.WNOHANG)  # reaped: no child of ours any more
 
@@ -258,7 +249,7 @@ def test_tool_leaves_something_behind(tools: Path, tmp_path: Path) -> None:
     """A tool that ends and leaves a process that holds its output open is answered, and the process is killed."""
     _write_tool(tools, "xyz-smi", f"sleep 1000 & echo $! > '{tmp_path / 'pid'}'; echo ok")
     assert LiveMachine().run_tool(["xyz-smi"], timeout_seconds=20).stdout == "ok\n"
-    assert _ends(int((tmp_path / "pid").read_text()))
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_endless_output(tools: Path) -> None:
@@ -290,7 +281,7 @@ def test_interrupt_leaves_no_process(tools: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "interrupted\n"
-    assert _ends(int((tmp_path / "pid").read_text()))
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_process_that_does_not_end_is_not_waited_for() -> None:

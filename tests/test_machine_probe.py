@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import pytest
 
 from hardpoint import LiveMachine
 from hardpoint.errors import ContractError, EnvironmentFailure, SettingsError
+from tests.processes import ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,19 +83,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveMac
 
 def _ask(machine: LiveMachine, function: str, *, isolated: bool, seconds: float = 20.0) -> object:
     return machine.probe("library.key", f"probed_library:{function}", timeout_seconds=seconds, isolated=isolated)
-
-
-def _ends(pid: int) -> bool:
-    """Whether a process that was killed ends soon; a zombie that waits for init has ended."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.01)
-    return False
 
 
 both = pytest.mark.parametrize("isolated", [False, True], ids=["inprocess", "isolated"])
@@ -202,7 +189,7 @@ def test_what_the_child_started_is_killed_too(
     monkeypatch.setenv("PID_FILE", str(tmp_path / "pid"))
     with pytest.raises(EnvironmentFailure, match="timed out"):
         _ask(machine, "start_another", isolated=True, seconds=3.0)
-    assert _ends(int((tmp_path / "pid").read_text()))
+    assert ends(int((tmp_path / "pid").read_text()))
 
 
 def test_printing_does_not_disturb(machine: LiveMachine, capfd: pytest.CaptureFixture[str]) -> None:

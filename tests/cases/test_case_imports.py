@@ -13,6 +13,7 @@ import pytest
 import hardpoint
 from hardpoint.errors import BackendUnavailableError, HardpointError, PlatformUnavailableError
 from tests.plugins import Site, config, imported, usable
+from tests.threads import at_once
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,27 +283,6 @@ def test_b17_what_the_declared_support_refuses_is_not_imported(site: Site, field
     assert not imported(package, "implementation")
 
 
-def barrier(count: int, ask: Any) -> list[Any]:
-    """The answers or errors of threads that start at once."""
-    gate = threading.Barrier(count)
-    answers: list[Any] = [None] * count
-
-    def run(place: int) -> None:
-        gate.wait()
-        try:
-            answers[place] = ask()
-        except Exception as error:  # noqa: BLE001  # the test looks at it
-            answers[place] = error
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-    return answers
-
-
 @pytest.mark.parametrize(
     "error", ["OSError('not yet')", "ZeroDivisionError('bug')", "SystemExit(3)", "KeyboardInterrupt()"]
 )
@@ -322,7 +302,7 @@ def test_b18_a_failure_reaches_every_waiter_and_a_later_call_tries_again(site: S
             caught.append(stopped)
             return stopped
 
-    answers = barrier(16, ask)
+    answers = at_once(16, ask)
     calls = sys.modules[f"{package}.plugin"].calls
     failed = [item for item in answers if isinstance(item, BaseException)]
     assert None not in answers
@@ -341,7 +321,7 @@ def test_b18_every_plugin_is_probed_once(site: Site) -> None:
         site.platform(name, rank=rank, plugin_top=top, detect=f"calls.append('detect')\ntime.sleep(0.05)\n{usable()}")
         for name, rank in (("a", "VENDOR"), ("b", "IN_TREE"), ("c", "CPU"))
     ]
-    answers = barrier(16, hardpoint.current_platform)
+    answers = at_once(16, hardpoint.current_platform)
     assert {id(answer) for answer in answers} == {id(hardpoint.current_platform())}
     assert [sys.modules[f"{package}.plugin"].calls for package in packages] == [["load", "detect"]] * 3
 
@@ -382,7 +362,7 @@ def test_b18_explicit_and_automatic_at_once(site: Site) -> None:
         except PlatformUnavailableError as error:
             return f"c: {'no c' in str(error)}"
 
-    assert sorted(barrier(16, ask)) == sorted(["a", "b", "c: True", "a"] * 4)
+    assert sorted(at_once(16, ask)) == sorted(["a", "b", "c: True", "a"] * 4)
 
 
 def test_b21_torch_like_autoload(site: Site, tmp_path: Path) -> None:
