@@ -6,6 +6,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from hardpoint import _log_node
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
@@ -69,8 +71,6 @@ def log_once(
 
 def forget_logged() -> None:
     """Forget what was logged, for `hardpoint.reset`."""
-    from hardpoint import _log_node
-
     with _lock:
         _seen.clear()
         _log_node.release()
@@ -84,8 +84,6 @@ def _claim(key: tuple[str, int, str]) -> bool:
         if len(_seen) >= REMEMBERED_TEXTS:
             del _seen[next(iter(_seen))]
         _seen[key] = None
-        from hardpoint import _log_node
-
         return _log_node.claim("\0".join(map(str, key)))
 
 
