@@ -84,7 +84,8 @@ def test_unknown_distribution_is_named() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     known = [folder.name for folder in sorted(ROOT.glob("plugins/*/*")) if (folder / "pyproject.toml").is_file()]
-    assert done.stderr.strip() == f"there is no distribution 'torch_sdap' here; there are: {', '.join(['all', 'core', *known])}"
+    listed = ", ".join(["all", "core", *known])
+    assert done.stderr.strip() == f"there is no distribution 'torch_sdap' here; there are: {listed}"
 
 
 def test_make_says_which_python_it_wants(tmp_path: Path) -> None:
