@@ -21,7 +21,7 @@ SCHEMA: Final = 1
 PLACEHOLDERS: Final = ("bus", "index", "node", "uuid")
 _SAMPLE: Final = {"index": 1, "node": 2, "bus": 17, "uuid": "00000000-0000-0000-0000-000000000000"}
 
-_MACHINE: Final = {
+_MACHINE: Final[dict[str, tuple[type, str]]] = {
     "system": (str, "a text such as 'Linux'"),
     "architecture": (str, "a text such as 'x86_64'"),
     "kernel_release": (str, "a text such as '6.8.0'"),
@@ -44,13 +44,13 @@ _KEYS: Final = (
 
 
 class ProfileContent(NamedTuple):
-    """What a profile's file says. `count`: how many devices one such part brings."""
+    """What a profile's file says. `part_devices`: how many devices one such part brings (``count`` in the file)."""
 
     platform: str
     description: str
     sources: tuple[str, ...]
     aliases: tuple[str, ...] = ()
-    count: int = 1
+    part_devices: int = 1
     machine: Mapping[str, Json] = {}
     per_machine: Mapping[str, Json] = {}
     per_device: Mapping[str, Json] = {}
@@ -78,7 +78,7 @@ def parse_profile(content: bytes) -> ProfileContent:
         description=data["description"],
         sources=tuple(data["sources"]),
         aliases=tuple(data.get("aliases", ())),
-        count=data.get("count", 1),
+        part_devices=data.get("count", 1),
         machine=data.get("machine", {}),
         per_machine=data.get("per_machine", {}),
         per_device=data.get("per_device", {}),
@@ -155,7 +155,7 @@ def _machine_problems(machine: dict[str, Json]) -> Iterator[str]:
     yield from _unknown(machine, tuple(_MACHINE), "machine.")
     for key, (kind, accepted) in _MACHINE.items():
         if key in machine:
-            value = machine[key]
+            value: Any = machine[key]
             is_right = type(value) is kind and (kind is not int or value > 0)
             if kind is list and is_right:
                 is_right = all(type(item) is int and item >= 0 for item in value)

@@ -143,11 +143,7 @@ def _profiles_of(loaded: LoadedPlugin) -> Iterator[Found]:
 def _read(loaded: LoadedPlugin, file: Traversable) -> Found:
     name = file.name.removesuffix(".json")
     try:
-        with file.open("rb") as stream:
-            raw = stream.read(_MAX_BYTES + 1)
-        if len(raw) > _MAX_BYTES:
-            raise FormatError(f"it is longer than {_MAX_BYTES} bytes")
-        content = parse_profile(raw)
+        content = parse_profile(_bytes_of(file))
     except (OSError, FormatError) as error:
         return Found(_broken(loaded, name, f"{file.name}: {error}"), None)
     if content.platform != loaded.name:
@@ -163,6 +159,14 @@ def _read(loaded: LoadedPlugin, file: Traversable) -> Found:
         file=str(file),
     )
     return Found(profile, content)
+
+
+def _bytes_of(file: Traversable) -> bytes:
+    with file.open("rb") as stream:
+        content = stream.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise FormatError(f"it is longer than {_MAX_BYTES} bytes")
+    return content
 
 
 def _broken(loaded: LoadedPlugin, name: str, fault: str) -> Profile:
@@ -205,7 +209,7 @@ def _key(name: str) -> str:
 
 
 def _folder(profiles: str) -> Traversable:
-    """The resource folder ``"package:folder"``, found without importing the package. Errors: `ImportError` …"""
+    """The resource folder ``"package:folder"``, found without importing the package. Errors: `ImportError`, `OSError`."""
     from importlib.util import find_spec
 
     package, _, folder = profiles.partition(":")

@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 
     profile: Profile
     content: ProfileContent
-    count: int
+    device_count: int
 
 
 class SimulatedMachine(InMemoryMachine):
@@ -60,8 +60,9 @@ def simulate(
 ) -> SimulatedMachine:
     """A machine with these devices, on which everything works up to loading a kernel. Nothing of it is real.
 
-    `spec` names device profiles (`list_profiles`): ``"h100"``, ``"h100:8,a100"`` or ``["h100", "a100"]``; `count` is for
-    those that state no number. A CPU's profile describes the machine itself; without one it gets a generic processor.
+    `spec` names device profiles (`list_profiles`): ``"h100"``, ``"h100:8,a100"`` or ``["h100", "a100"]``; `count` is
+    for those that state no number. A CPU's profile describes the machine itself; without one it gets a generic
+    processor.
     `distributions` are versions of installed packages by name (None: not installed); any other package is there if it
     is here. `files` adds files, those of distributions under ``/usr/lib/python3/site-packages``. `variables` are all
     that its environment has, apart from ``HARDPOINT_PLUGINS`` and ``HARDPOINT_DISABLED_PLUGINS``, which are this
@@ -147,7 +148,7 @@ def _parts(spec: str | Iterable[str], count: int) -> list[_Part]:
     if len(systems) > 1:
         told = " and ".join(f"{name} of {system}" for system, name in sorted(systems.items()))
         raise SimulationError(f"{told} cannot be in one machine: it has one operating system")
-    total = sum(part.count for part in parts)
+    total = sum(part.device_count for part in parts)
     if total > MAX_DEVICES:
         raise SimulationError(f"{total} devices: a simulated machine has at most {MAX_DEVICES}")
     return parts
@@ -165,7 +166,7 @@ def _part(item: str, count: int, found: Found) -> _Part:
         count = int(number)
         if content.is_host and count > 1:
             raise SimulationError(f"{item.strip()!r}: {found.profile.name} describes the machine itself")
-    return _Part(found.profile, content, count * content.count)
+    return _Part(found.profile, content, count * content.part_devices)
 
 
 def _merge_devices(merged: dict[str, Json], parts: Sequence[_Part]) -> None:
@@ -177,11 +178,11 @@ def _merge_devices(merged: dict[str, Json], parts: Sequence[_Part]) -> None:
     for part in parts:
         if part.content.is_host:
             continue
-        for _ in range(part.count):
+        for _ in range(part.device_count):
             index = numbers.get(part.profile.platform, 0)
             numbers[part.profile.platform] = index + 1
             seed = f"hardpoint:{part.profile.platform}/{part.profile.name}/{index}"
-            names = {
+            names: dict[str, int | str] = {
                 "index": index,
                 "node": index + 1,
                 "bus": bus,
