@@ -88,8 +88,9 @@ def _builtin(described: dict[str, Json]) -> Exception | None:
         return None
     if isinstance(error, ImportError):
         error.name, error.path = described["fields"].get("name"), described["fields"].get("path")
-    elif isinstance(error, OSError):
-        error.filename = described["fields"].get("filename")
+    elif isinstance(error, OSError) and "filename" in described["fields"]:
+        # Even None, once it is set, takes the place of the message.
+        error.filename = described["fields"]["filename"]
     return error
 
 
