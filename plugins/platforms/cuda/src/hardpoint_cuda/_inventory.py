@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NVML: Final = "NVML"
 DRIVER: Final = "the CUDA driver"
+TORCH: Final = "torch"
 
 _PCI: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?\Z", re.ASCII)
 
