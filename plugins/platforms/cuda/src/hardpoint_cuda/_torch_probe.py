@@ -19,7 +19,7 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
     import torch
 
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         devices = [_read_device(torch.cuda.get_device_properties(index)) for index in range(torch.cuda.device_count())]
     except (RuntimeError, AssertionError, AttributeError) as error:
         # What CUDA does not like is one of the first two; the last is a torch of which a part is missing.
