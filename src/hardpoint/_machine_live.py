@@ -148,6 +148,16 @@ class LiveMachine(Machine):
 
         return self._noted("distributions", name, lambda: installed_version(name))
 
+    def distribution_versions(self, names: Sequence[str]) -> dict[str, str | None]:
+        from hardpoint._discovery import InstalledVersions
+
+        # Most of what an answer costs is to list the folders.
+        installed = InstalledVersions()
+        found = {name: installed.version(name) for name in names}
+        for name, version in found.items():
+            self._record.note("distributions", name, version)
+        return found
+
     def distribution_file(self, name: str, relative_path: str) -> str | None:
         from hardpoint._discovery_installed import installed_file
 
