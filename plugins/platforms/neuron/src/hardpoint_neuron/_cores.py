@@ -37,10 +37,8 @@ def logical_cores(devices: Sequence[NeuronDevice], wanted_size: int | None) -> l
     cores: list[Core] = []
     for device in devices:
         size = logical_size(device, wanted_size)
-        whole = (device.cores or 0) // size
-        cores += (
-            Core(len(cores) + place, device, tuple(range(place * size, (place + 1) * size))) for place in range(whole)
-        )
+        for place in range((device.cores or 0) // size):
+            cores.append(Core(len(cores), device, tuple(range(place * size, (place + 1) * size))))
     return cores
 
 
