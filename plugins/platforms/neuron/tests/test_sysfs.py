@@ -31,7 +31,7 @@ def test_generations(make_machine: Callable[..., InMemoryMachine], kind: str, na
 
 def test_cores_without_being_root() -> None:
     """The files that only root may read are not needed: cores are counted by their folders."""
-    files = {
+    files: dict[str, str | bytes | OSError] = {
         f"{DEVICE}/core_count": DENIED,
         f"{DEVICE}/connected_devices": DENIED,
         f"{DEVICE}/neuron_core0/info/architecture/arch_type": "NCv2\n",
