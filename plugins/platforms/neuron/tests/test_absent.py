@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
-from hardpoint import InMemoryMachine, ReasonCode
+from hardpoint import InMemoryMachine, LiveMachine, ReasonCode
+from hardpoint._machine_recorded import RecordedMachine
 from hardpoint.hookspecs import DetectionStatus
 from hardpoint_neuron.plugin import plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
 
 
 def test_no_hardware() -> None:
-    """Without a trace of it there is no such hardware: two names are looked up, and two versions."""
+    """Without a trace of it there is no such hardware: two names are looked up, and in mere data two versions."""
     machine = InMemoryMachine()
     detection = plugin.hardpoint_detect(machine)
     assert detection.status is DetectionStatus.ABSENT
@@ -20,6 +26,19 @@ def test_no_hardware() -> None:
         "exists /sys/devices/virtual/neuron_device": 1,
         "distribution neuronx-cc": 1,
         "distribution torch-neuronx": 1,
+    }
+
+
+def test_no_hardware_on_a_live_host(host: Any) -> None:
+    """There three names are looked up, and nothing else."""
+    machine = host.machine
+    assert plugin.hardpoint_detect(machine).status is DetectionStatus.ABSENT
+    facts = machine.recorded_facts()
+    assert {kind: len(entries) for kind, entries in facts.items() if entries} == {
+        "directories": 1,
+        "exists": 1,
+        "machine": 1,
+        "tool_paths": 1,
     }
 
 
@@ -53,6 +72,30 @@ def test_compile_only(installed: dict[str, str], words: str) -> None:
     (reason,) = detection.reasons
     assert reason.code is ReasonCode.NO_DEVICE
     assert reason.message.startswith(f"compile-only: {words} and there is no Neuron device")
+
+
+def test_compile_only_host(host: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a live host it is the compiler on the search path that makes it one; its package alone is not looked for."""
+    site = tmp_path / "site"
+    (site / "neuronx_cc-2.20.1.dist-info").mkdir(parents=True)
+    (site / "neuronx_cc-2.20.1.dist-info/METADATA").write_text("Name: neuronx-cc\nVersion: 2.20.1\n")
+    monkeypatch.syspath_prepend(site)
+    machine = host.machine
+    assert plugin.hardpoint_detect(machine).status is DetectionStatus.ABSENT
+    assert "distributions" not in machine.recorded_facts()
+    (host.programs / "neuronx-cc").write_text("#!/bin/sh\n")
+    (host.programs / "neuronx-cc").chmod(0o755)
+    detection = plugin.hardpoint_detect(host.machine)
+    assert detection.status is DetectionStatus.UNUSABLE
+    assert detection.reasons[0].message.startswith("compile-only: neuronx-cc 2.20.1 is installed")
+
+
+def test_replayed_hosts() -> None:
+    """What was not asked there, because nothing called for it, is no failure where the facts are replayed."""
+    machine = LiveMachine()
+    there = plugin.hardpoint_detect(machine)
+    replayed = RecordedMachine(machine.recorded_facts(), ())
+    assert plugin.hardpoint_detect(replayed) == there
 
 
 def test_driver_that_is_not_loaded() -> None:

@@ -43,7 +43,7 @@ def test_one_device_has_two_cores(make_machine: Make) -> None:
     """Each core is a device, with its share of the chip's memory and what the chip has."""
     one, two = detect(make_machine(["trn1"])).devices
     assert (one.index, two.index) == (0, 1)
-    assert (two.name, two.physical_id, two.visible_id, two.uuid) == ("Trainium1", 1, None, "9ff5434800000000-nc1")
+    assert (two.name, two.physical_id, two.visible_id, two.uuid) == ("Trainium1", 1, None, None)
     assert (two.total_memory_bytes, two.pci_bus_id, two.numa_node) == (16 * GIB, "0000:00:10.0", 0)
     assert two.capability is not None
     assert (two.capability.runtime, two.capability.arch, two.capability.version) == ("neuron", "trn1", None)
@@ -198,7 +198,6 @@ def test_logical_cores(make_machine: Make, variables: dict[str, str], cores: int
     assert len(devices) == cores
     assert devices[-1].total_memory_bytes == memory
     assert devices[-1].properties["physical_cores"] == last
-    assert devices[-1].uuid == f"9ff5434800000000-nc{last}"
 
 
 def test_masks_count_logical_cores(make_machine: Make) -> None:
@@ -285,7 +284,7 @@ def test_tool_without_sysfs(make_machine: Make, entry: Entry) -> None:
     detection = detect(make_machine(["trn2"], sysfs=False, tool=text))
     assert len(detection.devices) == 4
     device = detection.devices[0]
-    assert (device.name, device.total_memory_bytes, device.uuid) == ("Trainium2", 24 * GIB, None)
+    assert (device.name, device.total_memory_bytes) == ("Trainium2", 24 * GIB)
     assert device.properties["instance_type"] == "trn2.3xlarge"
     (note,) = detection.notes
     assert note.message.startswith("/dev/neuron0: sysfs: FileNotFoundError")
@@ -413,14 +412,14 @@ def test_two_looks_are_equal(make_machine: Make) -> None:
     assert detect(machine) == detect(machine)
 
 
-@pytest.mark.parametrize(("chips", "questions"), [(1, 17), (16, 92)])
+@pytest.mark.parametrize(("chips", "questions"), [(1, 16), (16, 76)])
 def test_questions(make_machine: Make, chips: int, questions: int) -> None:
-    """What is asked is what the README counts: 12 questions and 5 for each device; the tool runs once."""
+    """What is asked is what the README counts: 12 questions and 4 for each device; the tool runs once."""
     machine = make_machine(["trn1"] * chips)
     detect(machine)
     assert machine.questions.total() == questions
     assert machine.questions["run neuron-ls --json-output"] == 1
-    assert not [question for question in machine.questions if question.startswith("probe")]
+    assert not [question for question in machine.questions if question.startswith("probe") or "serial" in question]
 
 
 def test_plain_folders(host: Any, entry: Entry) -> None:

@@ -171,6 +171,49 @@ except hardpoint.errors.PlatformUnavailableError as error:
     assert "torch-neuronx is not installed" in run(code)
 
 
+RIVAL = """
+class Rival(Plain):
+    name = "rival"
+
+class RivalPlugin:
+    @hookimpl
+    def hardpoint_platform(self): return PlatformSpec(api=(1, 0), target="__main__:Rival", rank=Rank.IN_TREE)
+    @hookimpl
+    def hardpoint_detect(self, machine): return Detection.usable([Device(index=0, name="rival")])
+
+hardpoint.register("platform", "rival", RivalPlugin())
+try:
+    found = hardpoint.resolve(machine=machine).platform.name
+except hardpoint.errors.AmbiguousPlatformError as error:
+    found = str(error)
+print(json.dumps(found))
+"""
+
+
+def test_two_accelerators(run: Callable[..., Any]) -> None:
+    """B11: beside another accelerator's usable platform the error names both, and the variable that settles it."""
+    plugins = {"HARDPOINT_PLUGINS": "platform/neuron,platform/plain,platform/rival"}
+    text = run(RIVAL, module="", **plugins)
+    assert "2 platforms are usable here" in text
+    assert "platform/neuron (hardpoint-neuron" in text
+    assert "platform/rival" in text
+    assert "set HARDPOINT_PLATFORM=" in text
+
+
+def test_two_accelerators_settled_by_the_build_of_torch(run: Callable[..., Any], tmp_path: Path) -> None:
+    """B11: a torch that is built for another accelerator, and no torch-neuronx, leave the machine to that one."""
+    code = (
+        "from pathlib import Path\n"
+        f"site = Path({str(tmp_path / 'site')!r})\n"
+        "(site / 'torch-9.9.dist-info').mkdir()\n"
+        "(site / 'torch-9.9.dist-info/METADATA').write_text('Metadata-Version: 2.1\\nName: torch\\nVersion: 9.9\\n')\n"
+        "(site / 'torch').mkdir()\n"
+        "(site / 'torch/version.py').write_text(\"cuda: Optional[str] = '12.8'\\n\")\n"
+    )
+    plugins = {"HARDPOINT_PLUGINS": "platform/neuron,platform/plain,platform/rival"}
+    assert run(code + RIVAL, **plugins) == "rival"
+
+
 def test_empty_mask(run: Callable[..., Any]) -> None:
     """A mask that hides every core is the user's word: the next platform is taken without a warning."""
     found = run(module="", NEURON_RT_VISIBLE_CORES="")

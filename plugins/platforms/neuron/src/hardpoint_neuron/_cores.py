@@ -26,11 +26,6 @@ class Core(NamedTuple):
         memory, cores = self.device.memory_bytes, self.device.cores
         return None if memory is None or not cores else memory // cores * len(self.physical)
 
-    @property
-    def uuid(self) -> str | None:
-        """The device's serial number and the physical cores."""
-        return None if self.device.serial is None else f"{self.device.serial}-nc{format_cores(self.physical)}"
-
 
 def logical_cores(devices: Sequence[NeuronDevice], wanted_size: int | None) -> list[Core]:
     """All logical cores, numbered as the runtime does: through the devices in their order."""
@@ -54,7 +49,10 @@ def logical_size(device: NeuronDevice, wanted: int | None) -> int:
 
 
 def as_device(index: int, core: Core, visible_id: str | None, inventory: Inventory) -> Device:
-    """The core as the platform's device. Its `physical_id` is its number among all logical cores of the machine."""
+    """The core as the platform's device. Its `physical_id` is its number among all logical cores of the machine.
+
+    It has no id of its own, and the serial number of its chip is nobody's business: no mask takes it.
+    """
     device = core.device
     return Device(
         index=index,
@@ -62,7 +60,6 @@ def as_device(index: int, core: Core, visible_id: str | None, inventory: Invento
         capability=None if device.generation is None else device.generation.capability,
         physical_id=core.number,
         visible_id=visible_id,
-        uuid=core.uuid,
         pci_bus_id=device.pci_bus_id,
         total_memory_bytes=core.memory_bytes,
         numa_node=device.numa_node,

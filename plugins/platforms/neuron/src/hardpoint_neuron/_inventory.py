@@ -31,7 +31,6 @@ class NeuronDevice(NamedTuple):
     numa_node: int | None
     cpus: str | None
     connected: tuple[int, ...] | None
-    serial: str | None
     logical_size: int | None
     problem: str | None = None
 
@@ -108,7 +107,6 @@ def _merge(
         numa_node=_numa_node(machine, told.pci_bus_id) if told.numa_node is None else told.numa_node,
         cpus=told.cpus,
         connected=published.connected if told.connected is None else told.connected,
-        serial=published.serial,
         logical_size=told.logical_size,
         problem=published.problem,
     )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MAX_CORES: Final = 128
 _CORE: Final = "neuron_core"
 _LIMIT: Final = 4096
-_SERIAL: Final = re.compile(r"[0-9a-f]{8,64}\Z", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9 ._-]{0,63}\Z", re.ASCII)
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}\Z", re.ASCII)
 
@@ -31,7 +30,6 @@ class SysfsDevice(NamedTuple):
     name: str | None = None
     generation: Generation | None = None
     connected: tuple[int, ...] | None = None
-    serial: str | None = None
     problem: str | None = None
 
 
@@ -45,7 +43,7 @@ def list_devices(machine: Machine) -> tuple[int, ...]:
 
 
 def read_device(machine: Machine, number: int) -> SysfsDevice:
-    """Everything about one device: five questions, two more where it does not call itself by a known name."""
+    """Everything about one device: three questions, one more each where it has no folders of cores or no known name."""
     folder = f"{SYSFS}/neuron{number}"
     try:
         names = machine.list_directory(folder)
@@ -54,13 +52,11 @@ def read_device(machine: Machine, number: int) -> SysfsDevice:
     folders = sum(number_of(name, _CORE) is not None for name in names)
     cores = folders or _as_count(_read(machine, f"{folder}/core_count"))
     name, generation = _read_name(machine, folder)
-    serial = _read(machine, f"{folder}/info/serial_number").lower()
     return SysfsDevice(
         cores=cores if cores is not None and cores <= MAX_CORES else None,
         name=name,
         generation=generation,
         connected=_as_numbers(_read(machine, f"{folder}/connected_devices")),
-        serial=serial if _SERIAL.match(serial) else None,
     )
 
 

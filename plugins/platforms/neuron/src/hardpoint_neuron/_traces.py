@@ -57,11 +57,18 @@ def number_of(name: str, prefix: str) -> int | None:
 def compile_only(machine: Machine) -> Detection | None:
     """What to say of a host with Neuron's packages and no device; None: it has no such package.
 
-    A package says nothing about hardware: it never makes the platform usable.
+    A package says nothing about hardware: it never makes the platform usable. On a live machine only a compiler on the
+    search path counts, where torch-neuronx looks for it too: to look through thousands of packages takes milliseconds,
+    and this is asked on every host without such hardware.
     """
-    if machine.system != "Linux":
+    if machine.system != "Linux" or (machine.live and machine.find_tool(COMPILER) is None):
         return None
-    installed = {name: version for name, version in machine.distribution_versions(PACKAGES).items() if version}
+    try:
+        versions = machine.distribution_versions(PACKAGES)
+    except OSError:
+        # Not recorded: the live machine had no reason to ask.
+        return None
+    installed = {name: version for name, version in versions.items() if version}
     if not installed:
         return None
     from hardpoint_neuron._absent import judge
