@@ -332,7 +332,7 @@ def test_numa_node_by_the_kernel(make_machine: Make, entry: Entry) -> None:
     assert detect(make_machine(tool=text)).devices[0].numa_node is None
 
 
-def test_counts_that_contradict(make_machine: Make, entry: Entry) -> None:
+def test_counts_that_contradict(make_machine: Make, entry: Entry, caplog: pytest.LogCaptureFixture) -> None:
     """Where sysfs and the tool count differently, sysfs is believed and a note says so."""
     detection = detect(make_machine(["trn2"], tool=json.dumps([entry(0, "trn2", nc_count=2), entry(5, "trn2")])))
     assert len(detection.devices) == 4
@@ -340,6 +340,7 @@ def test_counts_that_contradict(make_machine: Make, entry: Entry) -> None:
         "/dev/neuron0 has 8 cores by sysfs and 4 by neuron-ls: sysfs counts",
         "neuron-ls lists devices without a node: 5",
     ]
+    assert not caplog.messages
 
 
 def test_container_with_some_devices(make_machine: Make) -> None:

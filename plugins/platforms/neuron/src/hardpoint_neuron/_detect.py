@@ -56,9 +56,8 @@ def detect(machine: Machine, traces: Traces) -> Detection:
     reasons = [reason for reason in (closed, refusal) if reason is not None]
     if reasons:
         return Detection.unusable(*reasons, *inventory.problems, devices=devices)
-    for problem in inventory.problems:
-        if problem.code is not ReasonCode.NOT_INSTALLED:
-            log_once(_log, logging.WARNING, "%s; what it would have told is unknown", problem.message)
+    if inventory.loss is not None:
+        log_once(_log, logging.WARNING, "%s; what it would have told is unknown", inventory.loss.message)
     notes = [*inventory.problems, *_size_notes(request, inventory), *([] if remark is None else [remark])]
     return Detection.usable(devices, notes=notes)
 
@@ -98,8 +97,11 @@ def _as_devices(request: Request, cores: Sequence[Core], chosen: Sequence[Core],
 
 
 def _names_by_core(cores: Sequence[Core]) -> dict[int, str]:
-    generations = {core.device.generation for core in cores} - {None}
-    return {item.core_version: item.name for item in generations if item is not None}
+    names: dict[int, str] = {}
+    for core in cores:
+        if core.device.generation is not None:
+            names.setdefault(core.device.generation.core_version, core.device.generation.name)
+    return names
 
 
 def _closed(machine: Machine, cores: Sequence[Core], chosen: Sequence[Core]) -> Reason | None:

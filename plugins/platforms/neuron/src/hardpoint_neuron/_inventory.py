@@ -41,12 +41,16 @@ class NeuronDevice(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """All devices that have a node, in the order of their numbers, and what could not be found out."""
+    """All devices that have a node, in the order of their numbers, and what could not be found out.
+
+    `loss`: why neuron-ls, which is there, did not tell everything.
+    """
 
     devices: tuple[NeuronDevice, ...]
     instance_type: str | None = None
     driver: str | None = None
     problems: tuple[Reason, ...] = ()
+    loss: Reason | None = None
 
 
 def take_inventory(machine: Machine, nodes: Sequence[int]) -> Inventory:
@@ -72,7 +76,9 @@ def take_inventory(machine: Machine, nodes: Sequence[int]) -> Inventory:
     if hidden:
         more = f" (and {len(hidden) - 1} more)" if len(hidden) > 1 else ""
         problems.append(Reason(code=ReasonCode.DRIVER, message=f"{hidden[0].node}: {hidden[0].problem}{more}"))
-    return Inventory(devices, instance, read_driver_version(machine), tuple(problems))
+    is_there = answer.problem is not None and answer.problem.code is not ReasonCode.NOT_INSTALLED
+    loss = answer.problem if is_there else None
+    return Inventory(devices, instance, read_driver_version(machine), tuple(problems), loss)
 
 
 def _contradictions(published: dict[int, SysfsDevice], told: dict[int, ToolDevice]) -> list[Reason]:
