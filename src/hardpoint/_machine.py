@@ -111,6 +111,10 @@ class Machine(ABC):
     def distribution_version(self, name: str) -> str | None:
         """The version of an installed distribution, from its metadata, under any spelling; None: not installed."""
 
+    def distribution_versions(self, names: Sequence[str]) -> dict[str, str | None]:
+        """The versions of several distributions, by the names given. A live machine looks through its folders once."""
+        return {name: self.distribution_version(name) for name in names}
+
     def distribution_file(self, name: str, relative_path: str) -> str | None:
         """The path of a file of an installed distribution, given as its record of files does (``torch/version.py``).
 
