@@ -76,12 +76,8 @@ def add_platform(
     # Whoever imports the package to get at its files pays for all that it imports.
     (site.folder / resources / "__init__.py").write_text("raise RuntimeError('imported')\n")
     for file, content in (profiles if profiles is not None else {"fast": profile(name)}).items():
-        raw = (
-            content
-            if isinstance(content, bytes)
-            else (content if isinstance(content, str) else json.dumps(content)).encode()
-        )
-        (where / f"{file}.json").write_bytes(raw)
+        text = content if isinstance(content, str) else json.dumps(content)
+        (where / f"{file}.json").write_text(text)
     detect = options.pop("detect", DETECT.format(name=name, NAME=name.upper()))
     options.setdefault("spec", f"profiles='{resources}:{folder}'")
     site.platform(name, detect=detect, **options)

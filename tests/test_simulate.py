@@ -87,7 +87,7 @@ def test_everything_up_to_loading_a_kernel(site: Site) -> None:
     platform = hardpoint.resolve(machine=hardpoint.simulate("fast", distributions={"flash-fake": "2.8.3"})).platform
     valid, rejected = platform.get_valid_backends(platform.get_device_capability(), config())
     assert [item.name for item in valid] == ["new", "old"]
-    assert rejected == {}
+    assert "old" not in rejected
     selection = platform.select_backend(config())
     assert (selection.backend, selection.depth) == ("new", "static")
     assert f"{new}.implementation" not in sys.modules
@@ -230,7 +230,8 @@ def test_unknown_profile(site: Site) -> None:
     assert "unknown device profile 'a1000'; did you mean 'a100-40gb'" in str(error.value)
     assert "Known are fake: a100-40gb, h100" in str(error.value)
     assert (error.value.profile, error.value.known) == ("a1000", ("a100-40gb", "h100"))
-    for nothing in ("", " , ", []):
+    empty: tuple[str | list[str], ...] = ("", " , ", [])
+    for nothing in empty:
         with pytest.raises(UnknownProfileError, match="Known are fake: a100-40gb, h100"):
             hardpoint.simulate(nothing)
 
