@@ -30,7 +30,7 @@ _VERSION = "/sys/module/amdgpu/version"
 
 
 class _Found(NamedTuple):
-    """Devices in the runtime's order. `refusals` make all unusable; `is_masked`: the runtime's mask is applied already."""
+    """Devices in the runtime's order. `refusals` make all unusable; `is_masked`: its own mask is applied already."""
 
     gpus: tuple[Gpu, ...]
     refusals: tuple[Reason, ...] = ()
@@ -81,9 +81,8 @@ def _find(machine: Machine) -> _Found | Detection:
     problems = (*topology.problems, *(() if inventory is None else inventory.problems))
     closed = check_node(machine, NODE)
     if not gpus:
-        return explain_absence(
-            machine, (*(() if closed is None else (closed,)), *problems) if problems else (), failures
-        )
+        hidden = (*(() if closed is None else (closed,)), *problems)
+        return explain_absence(machine, hidden if problems else (), failures)
     driver = None if inventory is None else inventory.driver_version
     return _Found(
         gpus,
