@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hardpoint import Reason, ReasonCode, log_once
 from hardpoint._pci import numa_node, read_attribute
 from hardpoint._torch_build import read_torch_build
+from hardpoint.errors import NotRecorded
 from hardpoint.hookspecs import Detection, Device
 from hardpoint_rocm import _mask, _rocminfo
 from hardpoint_rocm._arch import arch_of_override, capability_of
@@ -98,6 +99,9 @@ def _ask_amdsmi(machine: Machine) -> tuple[Inventory | None, tuple[Reason, ...]]
         return None, ()
     try:
         return read_inventory(machine.probe(PROBE, TARGET)), ()
+    except NotRecorded as error:
+        # A simulated machine, with the packages of this one.
+        return None, (reason_of(error),)
     except (ImportError, OSError) as error:
         reason = reason_of(error)
     if reason.code is not ReasonCode.MISSING_LIBRARY:
