@@ -68,7 +68,7 @@ def _import() -> Foreign:
         raise
     except Exception as error:  # a foreign package: see above
         words = " ".join(heard.text.split()) or f"{type(error).__name__}: {error}"
-        missing = isinstance(error, KeyError | OSError)
+        missing = "libamd_smi" in words and ("cannot open" in words or "No such file" in words)
         raise EnvironmentFailure(
             f"amdsmi cannot be imported: {words}" + (f" ({type(error).__name__}: {error})" if heard.text else ""),
             code="missing_library" if missing else "broken_import",

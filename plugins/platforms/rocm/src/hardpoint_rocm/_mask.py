@@ -152,7 +152,7 @@ def read_torch(text: str, uuids: Sequence[str | None]) -> Reading:
     """As torch reads HIP's variable."""
     mask = device_mask.parse_mask(text)
     if mask.kind == device_mask.INSTANCES:
-        return Reading((), (), f"bad entry {mask.entries[0]!r}: AMD's devices have numbers, and ids with {_ID}")
+        return Reading((), (), f"bad entry: AMD's devices have numbers, and ids that start with {_ID}")
     return Reading(*device_mask.choose(mask, uuids))
 
 
