@@ -80,7 +80,7 @@ def test_pinned_memory(release: str, expected: bool) -> None:
 def test_affinity(make_machine: Make, card: Card) -> None:
     """The CPUs nearest to a device are the kernel's list within the process's mask; unknown is None."""
     files = {f"{AT}/local_cpulist": "0-3,8\n"}
-    assert build(make_machine([card()], files=files, affinity=[2, 9])).get_device_cpu_affinity() == {2}
+    assert build(make_machine([card()], files=files, affinity=[2, 9])).get_device_cpu_affinity() == frozenset((2,))
     assert build(make_machine([card()])).get_device_cpu_affinity() is None
 
 
