@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import hardpoint
 from hardpoint import InMemoryMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 SOURCES = Path(__file__).parent / "fake_amdsmi"
 NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -76,6 +77,14 @@ def tree(cards: Iterable[Mapping[str, int] | Mapping[str, str]]) -> dict[str, st
 
 def _lines(values: Mapping[str, int]) -> str:
     return "".join(f"{name} {value}\n" for name, value in values.items())
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> Iterator[None]:
+    """What one test has logged once, the next one hears again."""
+    hardpoint.reset()
+    yield
+    hardpoint.reset()
 
 
 @pytest.fixture
