@@ -215,10 +215,10 @@ silent = _amdsmi._Listener(None)
 silent.flush()
 thread = threading.Thread(target=lambda: silent.write("lost"))
 thread.start(); thread.join()
-print(json.dumps([listener.text, caught.getvalue(), silent.text]))
+print(json.dumps([listener.text, caught.getvalue(), silent.text, listener.seekable()]))
 """
 
 
 def test_output_of_other_threads(host: Host) -> None:
     """While amdsmi is imported what it prints is kept, and what other threads print goes where it should."""
-    assert host.run(LISTEN) == ["mine", "theirs", ""]
+    assert host.run(LISTEN) == ["mine", "theirs", "", True]

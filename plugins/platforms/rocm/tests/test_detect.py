@@ -296,6 +296,14 @@ def test_other_build_of_torch(make_machine: Make, four: Any, text: str, words: s
     assert codes(everything) == [ReasonCode.PERMISSION, ReasonCode.MASKED, ReasonCode.OTHER_BUILD]
 
 
+def test_release_that_visible_devices_need(make_machine: Make, card: Card) -> None:
+    """What a device that is masked out would need of torch does not matter."""
+    cards = [card(0), card(1, gfx_target_version=90500)]
+    old = "cuda: Optional[str] = None\nhip: Optional[str] = '6.2'\n"
+    assert "gfx950 is supported from 7.0" in detect(make_machine(cards, torch=old)).notes[0].message
+    assert detect(make_machine(cards, torch=old, hip="0")).notes == ()
+
+
 def test_without_torch(make_machine: Make, four: Any) -> None:
     """Devices are detected without torch, and a note says that nothing can run."""
     detection = detect(make_machine(four, torch=None))

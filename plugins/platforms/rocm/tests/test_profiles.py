@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.resources import files
 from typing import Any
 
@@ -128,6 +130,37 @@ def test_torch_settles_it(torch: str, outcome: str) -> None:
     candidates = {candidate.name: candidate for candidate in resolution.candidates}
     if outcome == "cpu":
         assert [reason.code for reason in candidates["rocm"].reasons] == ["other_build"]
+
+
+@pytest.mark.parametrize(("torch", "outcome", "refused"), [("hip", "rocm", "cuda"), ("cuda", "cuda", "rocm")])
+def test_two_vendors_in_one_machine(torch: str, outcome: str, refused: str) -> None:
+    """B11: where NVIDIA's devices are there as well, what torch is built for settles it, and the other one is told."""
+    pytest.importorskip("hardpoint_cuda")
+    site = "/usr/lib/python3/site-packages/torch/version.py"
+    amd = hardpoint.simulate("mi300x", distributions={"torch": "2.9.0"}, files={"/dev/nvidiactl": "", site: ""})
+    card = {"index": 0, "name": "NVIDIA H100", "uuid": "GPU-1", "capability": [9, 0], "cores": 16896}
+    versions = {"hip": "None", "cuda": "None", torch: "'9.1'"}
+    text = "".join(f"{name} = {version}\n" for name, version in versions.items())
+    amd._files[site] = text
+    amd._probes["cuda.nvml"] = {"devices": [card], "cuda_version": [12, 8]}
+    resolution = hardpoint.resolve(machine=amd, strict=True)
+    assert resolution.platform.name == outcome
+    (other,) = (candidate for candidate in resolution.candidates if candidate.name == refused)
+    assert [reason.code for reason in other.reasons] == ["other_build"]
+
+
+def test_nothing_heavy_is_loaded() -> None:
+    """On simulated machines import, resolution and static selection load no torch, whichever card it is."""
+    code = (
+        "import sys, hardpoint\n"
+        f"for name in {sorted(PROFILES)!r}:\n"
+        "    platform = hardpoint.resolve(machine=hardpoint.simulate(name)).platform\n"
+        "    config = hardpoint.AttentionConfig(head_size=128, num_heads=8, dtype='bfloat16', block_size=16)\n"
+        "    platform.get_valid_backends(platform.get_device_capability(), config, depth='static')\n"
+        "    print(platform.name, *(name for name in ('torch', 'numpy', 'amdsmi') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines() == ["rocm"] * len(PROFILES)
 
 
 def test_hive() -> None:

@@ -39,12 +39,13 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
     with _session() as amdsmi:
         devices, problems = [], []
         driver = None
-        for index, handle in enumerate(_required(amdsmi, "list the devices", "amdsmi_get_processor_handles")):
+        handles = _required(amdsmi, "list the devices", "amdsmi_get_processor_handles")
+        for index, handle in enumerate(handles if isinstance(handles, list | tuple) else ()):
             try:
                 devices.append(_read_device(amdsmi, index, handle))
+                driver = driver or _pick(_optional(amdsmi, "amdsmi_get_gpu_driver_info", handle), "driver_version")
             except EnvironmentFailure as failure:
                 problems.append({"index": index, "code": str(failure.code), "message": failure.message})
-            driver = driver or _pick(_optional(amdsmi, "amdsmi_get_gpu_driver_info", handle), "driver_version")
         return {"library": _path(amdsmi), "driver_version": driver, "devices": devices, "problems": problems}
 
 
@@ -96,6 +97,9 @@ class _Listener:
         if self.stream is not None:
             self.stream.flush()
 
+    def __getattr__(self, name: str) -> Foreign:
+        return getattr(self.stream, name)
+
 
 def _read_device(amdsmi: Foreign, index: int, handle: Foreign) -> dict[str, Any]:
     """One device. Errors: `EnvironmentFailure` where it may not be opened; what else amdsmi does not tell is None."""
@@ -104,8 +108,8 @@ def _read_device(amdsmi: Foreign, index: int, handle: Foreign) -> dict[str, Any]
     kfd = _optional(amdsmi, "amdsmi_get_gpu_kfd_info", handle)
     return {
         "index": index,
-        "pci_bus_id": address,
-        "uuid": _optional(amdsmi, "amdsmi_get_gpu_device_uuid", handle),
+        "pci_bus_id": _text(address),
+        "uuid": _text(_optional(amdsmi, "amdsmi_get_gpu_device_uuid", handle)),
         "name": _pick(asic, "market_name"),
         "serial": _pick(asic, "asic_serial"),
         "arch": _pick(asic, "target_graphics_version"),
@@ -114,8 +118,8 @@ def _read_device(amdsmi: Foreign, index: int, handle: Foreign) -> dict[str, Any]
         "memory_megabytes": _pick(_optional(amdsmi, "amdsmi_get_gpu_vram_usage", handle), "vram_total"),
         "node": _pick(kfd, "node_id"),
         "partition": _pick(kfd, "current_partition_id"),
-        "compute_partition": _optional(amdsmi, "amdsmi_get_gpu_compute_partition", handle),
-        "memory_partition": _optional(amdsmi, "amdsmi_get_gpu_memory_partition", handle),
+        "compute_partition": _text(_optional(amdsmi, "amdsmi_get_gpu_compute_partition", handle)),
+        "memory_partition": _text(_optional(amdsmi, "amdsmi_get_gpu_memory_partition", handle)),
     }
 
 
@@ -139,6 +143,10 @@ def _optional(amdsmi: Foreign, name: str, *arguments: Foreign) -> Foreign:
 def _pick(answer: Foreign, key: str) -> str | int | None:
     value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, str | int) else None
+
+
+def _text(answer: Foreign) -> str | None:
+    return answer if isinstance(answer, str) else None
 
 
 def _failure(amdsmi: Foreign, error: Exception, what: str, name: str) -> EnvironmentFailure:

@@ -61,7 +61,7 @@ def detect(machine: Machine, trace: str) -> Detection:
         _device(machine, index, gpu, name, found.driver)
         for index, (gpu, name) in enumerate(zip(picked, choice.names, strict=True))
     ]
-    refusal, remark = judge(read_torch_build(machine), [gpu.arch for gpu in found.gpus])
+    refusal, remark = judge(read_torch_build(machine), [gpu.arch for gpu in picked or found.gpus])
     masked = None if choice.refusal is None else _masked(choice.refusal, values)
     reasons = [*found.refusals, *(reason for reason in (masked, refusal) if reason is not None)]
     if reasons:
