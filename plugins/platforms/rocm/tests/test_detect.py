@@ -55,7 +55,8 @@ def smi(number: int, **changes: Any) -> dict[str, Any]:
     """What amdsmi tells of the device of that number."""
     return {
         "index": number, "pci_bus_id": f"0000:{0x10 + number:02x}:00.0", "name": "AMD Instinct MI300X",
-        "uuid": f"72ff74a1-0000-1000-80d8-00000000000{number}", "serial": f"0x{0xA0 + number:016X}", "arch": "gfx942",
+        "amdsmi_uuid": f"72ff74a1-0000-1000-80d8-00000000000{number}", "uuid": f"GPU-{0xA0 + number:016x}",
+        "arch": "gfx942",
         "compute_units": 304, "memory_megabytes": 196592, "node": number + 1, "partition": 0,
         "compute_partition": "SPX", "memory_partition": "NPS1", **changes,
     }  # fmt: skip
@@ -97,7 +98,7 @@ def test_devices(make_machine: Make, card: Card) -> None:
     assert dict(two.properties) == {
         "driver": "6.14.14", "hardware_arch": "gfx942", "target_features": None, "family": "CDNA3",
         "compute_units": 304, "integrated": False, "partition": 0, "compute_partition": "CPX",
-        "memory_partition": "NPS4", "kfd_node": 2, "xgmi_hive": "0000000000000005", "amdsmi_index": None,
+        "memory_partition": "NPS4", "kfd_node": 2, "xgmi_hive": 0, "amdsmi_index": None,
         "amdsmi_uuid": None,
     }  # fmt: skip
     json.dumps(two.as_dict())
@@ -365,8 +366,8 @@ JSON = st.recursive(
     max_leaves=6,
 )
 FIELDS = (
-    "index", "pci_bus_id", "name", "uuid", "serial", "arch", "compute_units", "memory_megabytes", "node", "partition",
-    "compute_partition", "memory_partition",
+    "index", "pci_bus_id", "name", "uuid", "amdsmi_uuid", "arch", "compute_units", "memory_megabytes", "node",
+    "partition", "compute_partition", "memory_partition",
 )  # fmt: skip
 ODD = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON))
 

@@ -64,6 +64,7 @@ def test_mixed() -> None:
     assert len({device.uuid for device in devices}) == len({device.pci_bus_id for device in devices}) == 6
 
 
+NODES = "/sys/class/kfd/kfd/topology/nodes"
 HIP, CUDA, ROCR = "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 TABLE = [
     (None, [0, 1, 2, 3]), ("", []), ("-1", []), ("-1,0", []), ("NoDevFiles", []), ("void", []), ("none", []),
@@ -130,6 +131,30 @@ def test_torch_settles_it(torch: str, outcome: str) -> None:
     candidates = {candidate.name: candidate for candidate in resolution.candidates}
     if outcome == "cpu":
         assert [reason.code for reason in candidates["rocm"].reasons] == ["other_build"]
+
+
+@pytest.mark.parametrize("name", [*PROFILES, "mixed"])
+def test_snapshot(name: str) -> None:
+    """A snapshot of such a machine shows other ids, and decides the same again, under masks by number and by id too."""
+    spec = MIXED if name == "mixed" else f"{name}:{4 // PROFILES[name][-1]}"
+    whole = plugin.hardpoint_detect(hardpoint.simulate(spec)).devices
+    ids = [device.uuid or "" for device in whole]
+    words = hardpoint.simulate(spec).read_text(f"{NODES}/1/properties").split()
+    numbers = [word for word in words if word.isdigit() and len(word) > 15]
+    for variables, expected in (
+        ({}, list(range(len(whole)))),
+        ({HIP: "3,1"}, [3, 1]),
+        ({ROCR: "1,2", HIP: "1"}, [2]),
+        ({HIP: f"{ids[2]},{ids[0]}"}, [2, 0]),
+        ({ROCR: f"{ids[1]},{ids[3]}".upper(), CUDA: "1"}, [3]),
+    ):
+        taken = hardpoint.snapshot(machine=hardpoint.simulate(spec, variables=variables))
+        platform = hardpoint.resolve("rocm", machine=taken.machine()).platform
+        assert [device.physical_id for device in platform.devices] == expected
+        assert [device.as_dict() for device in platform.devices] == taken.report.as_dict()["platform"]["devices"]
+        assert [device.capability for device in platform.devices] == [whole[place].capability for place in expected]
+        text = taken.to_json().lower()
+        assert not [private for private in (*ids, *numbers) if private.lower() in text]
 
 
 @pytest.mark.parametrize(("torch", "outcome", "refused"), [("hip", "rocm", "cuda"), ("cuda", "cuda", "rocm")])

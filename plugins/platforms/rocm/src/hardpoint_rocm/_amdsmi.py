@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hardpoint.errors import EnvironmentFailure
+from hardpoint_rocm._inventory import format_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,9 +110,10 @@ def _read_device(amdsmi: Foreign, index: int, handle: Foreign) -> dict[str, Any]
     return {
         "index": index,
         "pci_bus_id": _text(address),
-        "uuid": _text(_optional(amdsmi, "amdsmi_get_gpu_device_uuid", handle)),
+        # The serial number is what the kernel calls the unique id, and the masks know it by; a snapshot hides both.
+        "uuid": format_uuid(_text(_pick(asic, "asic_serial"))),
+        "amdsmi_uuid": _text(_optional(amdsmi, "amdsmi_get_gpu_device_uuid", handle)),
         "name": _pick(asic, "market_name"),
-        "serial": _pick(asic, "asic_serial"),
         "arch": _pick(asic, "target_graphics_version"),
         "compute_units": _pick(asic, "num_compute_units"),
         # Megabytes of 2^20 bytes.

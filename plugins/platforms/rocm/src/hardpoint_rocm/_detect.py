@@ -20,6 +20,8 @@ from hardpoint_rocm._torch_build import judge
 from hardpoint_rocm._traces import NODE, WSL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hardpoint import Machine
 
 _log = logging.getLogger("hardpoint")
@@ -46,7 +48,8 @@ def detect(machine: Machine, trace: str) -> Detection:
     Masks that leave nothing whatever there is, are answered without asking anybody. A device's properties: `driver`
     (version), `hardware_arch` (differs from the capability's where a variable overrides it), `target_features`
     (``sramecc+`` …), `family`, `compute_units`, `integrated`, `partition` and the modes `compute_partition` and
-    `memory_partition` of a card that can be divided, `kfd_node`, `xgmi_hive`, `amdsmi_index`, `amdsmi_uuid`.
+    `memory_partition` of a card that can be divided, `kfd_node`, `xgmi_hive` (the same number: connected by XGMI),
+    `amdsmi_index`, `amdsmi_uuid`.
     """
     values = {name: machine.variable(name) for name in _mask.VARIABLES}
     nothing = _mask.empty_choice(values)
@@ -57,8 +60,10 @@ def detect(machine: Machine, trace: str) -> Detection:
         return found
     choice = _mask.choose(values, [gpu.uuid for gpu in found.gpus], is_rocr_applied=found.is_masked)
     picked = with_names(machine, [found.gpus[place] for place in choice.places])
+    # Its own number is unique in the world, and here it only matters which cards have the same.
+    hives = list(dict.fromkeys(gpu.hive for gpu in found.gpus if gpu.hive is not None))
     devices = [
-        _device(machine, index, gpu, name, found.driver)
+        _device(machine, index, gpu, name, found.driver, hives)
         for index, (gpu, name) in enumerate(zip(picked, choice.names, strict=True))
     ]
     refusal, remark = judge(read_torch_build(machine), [gpu.arch for gpu in picked or found.gpus])
@@ -140,7 +145,9 @@ def _read_driver(machine: Machine) -> str | None:
         return None
 
 
-def _device(machine: Machine, index: int, gpu: Gpu, visible_id: str | None, driver: str | None) -> Device:
+def _device(
+    machine: Machine, index: int, gpu: Gpu, visible_id: str | None, driver: str | None, hives: Sequence[int]
+) -> Device:
     override = machine.variable(f"{OVERRIDE}_{gpu.hsa_node}") if gpu.hsa_node is not None else None
     arch = arch_of_override(override or machine.variable(OVERRIDE)) or gpu.arch
     memory = gpu.memory_bytes
@@ -172,7 +179,7 @@ def _device(machine: Machine, index: int, gpu: Gpu, visible_id: str | None, driv
             "compute_partition": compute,
             "memory_partition": shared,
             "kfd_node": gpu.node,
-            "xgmi_hive": None if gpu.hive is None else f"{gpu.hive:016x}",
+            "xgmi_hive": None if gpu.hive is None else hives.index(gpu.hive),
             "amdsmi_index": gpu.amdsmi_index,
             "amdsmi_uuid": gpu.amdsmi_uuid,
         },

@@ -125,7 +125,7 @@ def _gpu(item: dict[str, Json], place: int) -> Gpu:
         number=place if index is None else index,
         arch=parse_arch(item.get("arch")),
         name=_text(item.get("name")),
-        uuid=format_uuid(_text(item.get("serial"))),
+        uuid=format_uuid(_text(item.get("uuid"))),
         pci_bus_id=normalise_pci(_text(item.get("pci_bus_id"))),
         partition=_count(item.get("partition")) or 0,
         node=_count(item.get("node")),
@@ -134,7 +134,7 @@ def _gpu(item: dict[str, Json], place: int) -> Gpu:
         compute_partition=_text(item.get("compute_partition")),
         memory_partition=_text(item.get("memory_partition")),
         amdsmi_index=place if index is None else index,
-        amdsmi_uuid=_text(item.get("uuid")),
+        amdsmi_uuid=_text(item.get("amdsmi_uuid")),
     )
 
 
