@@ -5,7 +5,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hardpoint import EnvironmentFailure, InMemoryMachine, ReasonCode
@@ -372,6 +372,8 @@ FIELDS = (
 ODD = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON))
 
 
+# On a busy computer making such data takes a while.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     theirs=st.one_of(
         JSON,

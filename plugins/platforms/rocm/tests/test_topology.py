@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hardpoint import InMemoryMachine, ReasonCode
@@ -150,6 +150,8 @@ FILES = st.dictionaries(
 )
 
 
+# On a busy computer making such data takes a while.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FILES, st.sampled_from([None, "", "0", "1,0", "GPU-"]))
 def test_garbage_in_the_files(files: dict[str, Any], mask: str | None) -> None:
     """Whatever stands in the files, detection ends with devices or with a reason."""
