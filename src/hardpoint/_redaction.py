@@ -72,7 +72,7 @@ _DEVICE_ID: Final = re.compile(
 )
 _SHORT_ID: Final = re.compile(r"(?i)(?<=\bGPU-)[0-9a-f][0-9a-f-]*|(?<=\bMIG-)(?!GPU)[0-9a-f][0-9a-f-]*")
 _MASK: Final = re.compile(r"VISIBLE_DEVICES\Z")
-_UNIQUE_ID: Final = re.compile(r"(?<=\bunique_id )\d{6,20}\b")
+_UNIQUE_ID: Final = re.compile(r"(?:(?<=\bunique_id )|(?<=\bhive_id ))\d{6,20}\b")
 _MOUNTS: Final = "/proc/self/mountinfo"
 _KERNEL_MOUNT: Final = re.compile(r" - (?:cgroup2?|proc|sysfs) ")
 _PLACEHOLDER: Final = re.compile(r"<[a-z]+(?:-\d+)?>")

@@ -6,13 +6,15 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from hardpoint import Reason, ReasonCode, log_once
+from hardpoint._pci import numa_node
+from hardpoint._torch_build import read_torch_build
 from hardpoint.errors import NotRecorded
 from hardpoint.hookspecs import Detection, Device
 from hardpoint_cuda import _mask
 from hardpoint_cuda._features import capability_of
 from hardpoint_cuda._inventory import DRIVER, NVML, TORCH, Gpu, Instance, Inventory, read_inventory
 from hardpoint_cuda._order import PROBE, TARGET, cuda_order
-from hardpoint_cuda._torch_build import judge, read_torch_build
+from hardpoint_cuda._torch_build import judge
 from hardpoint_cuda._traces import TEGRA, WSL
 
 if TYPE_CHECKING:
@@ -201,7 +203,7 @@ def _device(machine: Machine, index: int, unit: _Unit, visible_id: str | None, i
         uuid=gpu.uuid if instance is None else instance.uuid or instance.alias,
         pci_bus_id=gpu.pci_bus_id,
         total_memory_bytes=memory,
-        numa_node=_numa_node(machine, gpu.pci_bus_id),
+        numa_node=numa_node(machine, gpu.pci_bus_id),
         properties={
             "sm_count": gpu.sm_count if instance is None else instance.sm_count,
             "integrated": gpu.unified_memory,
@@ -210,18 +212,6 @@ def _device(machine: Machine, index: int, unit: _Unit, visible_id: str | None, i
             "cuda": None if inventory.cuda_version is None else ".".join(map(str, inventory.cuda_version)),
         },
     )
-
-
-def _numa_node(machine: Machine, address: str | None) -> int | None:
-    """From the kernel: what NVML calls a device's node is the one that its own memory forms, where it does."""
-    if address is None:
-        return None
-    try:
-        text = machine.read_text(f"/sys/bus/pci/devices/{address}/numa_node", limit=64).strip()
-    except OSError:
-        return None
-    # -1 where the firmware does not say.
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _masked(mask: _mask.Mask, fault: str | None, *, leaves_some: bool = False) -> Reason:
