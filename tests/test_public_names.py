@@ -61,6 +61,7 @@ PUBLIC = [
     "hookimpl",
     "hookspecs",
     "inspect",
+    "load_library",
     "log_once",
     "normalise_gfx",
     "override_platform",

@@ -58,6 +58,7 @@ _HOME = {
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
     "inspect": "_inspection",
+    "load_library": "_shared_object",
     "log_once": "_log",
     "normalise_gfx": "_capability_names",
     "override_platform": "_process",
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     from hardpoint._report import report as report
     from hardpoint._resolution import Resolution as Resolution
     from hardpoint._selection import Selection as Selection
+    from hardpoint._shared_object import load_library as load_library
     from hardpoint.attention import AttentionBackend as AttentionBackend
     from hardpoint.attention import AttentionBatch as AttentionBatch
     from hardpoint.attention import AttentionConfig as AttentionConfig
