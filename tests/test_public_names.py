@@ -52,6 +52,7 @@ PUBLIC = [
     "Resolution",
     "Selection",
     "Setting",
+    "StartMethod",
     "__version__",
     "agreement",
     "attention",

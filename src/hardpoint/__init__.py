@@ -54,6 +54,7 @@ _HOME = {
     "Resolution": "_resolution",
     "Selection": "_selection",
     "Setting": "hookspecs",
+    "StartMethod": "_start_method",
     "current_platform": "_process",
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from hardpoint._resolution import Resolution as Resolution
     from hardpoint._selection import Selection as Selection
     from hardpoint._shared_object import load_library as load_library
+    from hardpoint._start_method import StartMethod as StartMethod
     from hardpoint.attention import AttentionBackend as AttentionBackend
     from hardpoint.attention import AttentionBatch as AttentionBatch
     from hardpoint.attention import AttentionConfig as AttentionConfig
