@@ -78,5 +78,5 @@ def check_not_truncated(path: str) -> None:
         raise EnvironmentFailure(
             f"{path}: file too short: it has {file_bytes} bytes and its segments end at {end}; was a copy interrupted?",
             code="broken_import",
-            remedy="install its distribution again",
+            remedy="install again what it came with",
         )
