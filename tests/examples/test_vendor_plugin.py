@@ -142,7 +142,7 @@ def test_a_full_device_is_one_message(alone: Environment, driver: Path, model: P
     found = alone.engine(model, *ASKED, "--num-blocks", "16380", WHERROW_ROOT=driver)
     assert found.returncode == 1
     assert (
-        "error: the device does not hold the weights and a cache of 15000 blocks: wherrow:0 is out of" in found.stderr
+        "error: the device does not hold the weights and a cache of 16380 blocks: wherrow:0 is out of" in found.stderr
     )
     assert "Traceback" not in found.stderr
 
@@ -204,6 +204,14 @@ def test_uninstalled_it_is_gone(tmp_path: Path, driver: Path) -> None:
     assert sorted(environment.site.rglob("*")) == before
     done = environment.run(["-c", look], WHERROW_ROOT=driver)
     assert (done.stderr, done.stdout.partition(":")[0]) == ("", "no platform plugin is installed")
+
+
+@pytest.mark.checkout
+def test_nobody_names_it() -> None:
+    """The core, the plugins and the engine contain no word of the vendor."""
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("plugins/**/*.py"), *ROOT.glob("examples/tiny_engine/*")]
+    named = [path for path in sources if path.is_file() and "wherrow" in path.read_text(encoding="utf-8").lower()]
+    assert (named, len(sources) > 100) == ([], True)
 
 
 @pytest.mark.long

@@ -49,14 +49,16 @@ def difference(
     )
     spec = backend.kv_cache_spec(config)
     past = [torch.randn(sum(map(len, table)) + 1, *part.sizes, generator=generator).to(dtype) for part in spec.tensors]
-    lens = {"query_lens": [new for _, new in step], "seq_lens": [keys for keys, _ in step]}
-    here = AttentionBatch.build(**lens, block_table=table, slot_mapping=slots)
+    queries, lens = [new for _, new in step], [keys for keys, _ in step]
+    here = AttentionBatch.build(query_lens=queries, seq_lens=lens, block_table=table, slot_mapping=slots)
     expected = reference_attention(config, here, query, key, value, past, scale=0.3, spec=spec)
     written = [part.clone() for part in past]
     write_kv_cache(config, here, key, value, written, spec=spec)
 
     device = platform.torch_device(index)
-    there = AttentionBatch.build(**lens, block_table=table, slot_mapping=slots, device=device)
+    there = AttentionBatch.build(
+        query_lens=queries, seq_lens=lens, block_table=table, slot_mapping=slots, device=device
+    )
     layer = backend.create_layer(config, scale=0.3, device=device)
     plan = backend.plan(config, there)
     cache = [part.to(device) for part in past]

@@ -127,7 +127,7 @@ def test_of_an_unknown_architecture_little_is_certain(make_root: MakeRoot, monke
     platform = WherrowPlatform(machine, detect(machine).devices)
     capability = platform.get_device_capability(0)
     assert capability is not None
-    assert (capability.arch, capability.features) == ("w9", {"fp32"})
+    assert (capability.arch, capability.features) == ("w9", frozenset({"fp32"}))
     assert platform.supported_dtypes == ("float32",)
 
 

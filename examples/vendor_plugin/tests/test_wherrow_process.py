@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,6 @@ import pytest
 from examples.vendor_plugin.tests.conftest import run
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
     from examples.vendor_plugin.tests.conftest import MakeRoot
@@ -75,6 +75,50 @@ import torch
 print(torch.get_device_module("wherrow").current_device(), platform.recommended_start_method().name)
 """
     assert printed(run(installed, ["-c", script], WHERROW_ROOT=make_root(2))) == ["wherrow:1 0 fork", "1 spawn"]
+
+
+def test_the_plugin_leaves_nothing_to_remark(installed: Path, make_root: MakeRoot) -> None:
+    """Its light module is light, its contract version declared, and every member of its platform the contract's."""
+    script = """
+import hardpoint
+found = hardpoint.resolve().chosen
+config = hardpoint.AttentionConfig(head_size=16, num_heads=2, dtype="float32", block_size=8)
+selection = hardpoint.current_platform().select_backend(config)
+print([str(reason) for reason in (*found.reasons, *selection.chosen.reasons)], selection.layout)
+"""
+    layout = "key:block-token-head-content:float32 value:block-token-head-content:float32"
+    assert printed(run(installed, ["-c", script], WHERROW_ROOT=make_root())) == [f"[] {layout}"]
+
+
+def test_the_mask_holds_under_torch_too(installed: Path, make_root: MakeRoot) -> None:
+    """Torch's first device is the first of the mask, as the platform's is."""
+    script = """
+import hardpoint
+platform = hardpoint.current_platform()
+device = platform.torch_device(0)
+import torch
+there = torch.ones(1 << 20, dtype=torch.uint8, device=device)
+print(platform.device_count(), platform.get_device_uuid(0), torch.get_device_module("wherrow").device_count())
+from wherrow._device import device
+print(device(0).number, platform.get_current_memory_usage(0) >= 1 << 20)
+"""
+    root = make_root(3)
+    done = run(installed, ["-c", script], WHERROW_ROOT=root, WHERROW_VISIBLE_DEVICES="2,1")
+    assert printed(done) == ["2 WHR-2 2", "2 True"]
+
+
+@beside_the_cpu
+def test_a_driver_that_crashes_is_a_reason_where_it_is_isolated(installed: Path, make_root: MakeRoot) -> None:
+    """A library that ends the process when it is loaded ends a child's, if probes are isolated."""
+    root = make_root()
+    target = root / "lib" / "libwherrow.so.1"
+    source = b"#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", str(target), "-"], input=source, check=True)
+    done = run(installed, ["-c", RESOLVE], WHERROW_ROOT=root, HARDPOINT_PROBE="isolated")
+    assert printed(done) == ["cpu True False"]
+    assert "crashed with SIGABRT" in done.stderr
+    whole = run(installed, ["-c", RESOLVE], WHERROW_ROOT=make_root(), HARDPOINT_PROBE="isolated")
+    assert printed(whole) == ["wherrow False False"]
 
 
 @beside_the_cpu
