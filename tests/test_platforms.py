@@ -197,6 +197,17 @@ def test_torch_knows_the_device_before_a_backend_prepares(site: Site) -> None:
     assert hardpoint.current_platform().select_backend(config(), depth="ready").backend == "one"
 
 
+@pytest.mark.torch
+def test_a_bug_in_the_registration_is_the_platforms(site: Site) -> None:
+    """What goes wrong there is not the backend's, which waits for the device."""
+    site.platform("own", body="def register_torch_device(self):\n    raise KeyError('wrong')")
+    site.backend("one")
+    with pytest.raises(KeyError) as caught:
+        hardpoint.current_platform().select_backend(config(), depth="ready")
+    (note,) = caught.value.__notes__
+    assert "platform/own" in note
+
+
 def test_a_platform_that_does_not_say_recommends_spawn() -> None:
     """Every platform answers how to start workers; the answer of one that says nothing is right everywhere."""
     assert fake().recommended_start_method() == ("spawn", "fake does not say that a fork can use its devices")
