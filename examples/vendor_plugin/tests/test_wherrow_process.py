@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import hardpoint
 from examples.vendor_plugin.tests.conftest import run
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def test_every_order_of_imports_gives_the_same(first: str, installed: Path, make
     assert (printed(done), done.stderr) == (["wherrow False False"], "")
 
 
-@pytest.mark.parametrize(
-    "first", ["import torch, wherrow, hardpoint", "import wherrow.torch_device, hardpoint", "import hardpoint"]
-)
+@pytest.mark.parametrize("first", ["import torch, wherrow, hardpoint", "import wherrow.torch_device, hardpoint"])
 def test_every_order_of_devices_gives_the_same(first: str, installed: Path, make_root: MakeRoot) -> None:
     """Whether torch comes first, the vendor's torch device, or the layer: the platform is the vendor's and computes."""
     assert printed(run(installed, ["-c", first + COMPUTE], WHERROW_ROOT=make_root())) == ["wherrow [0, 2, 4, 6]"]
@@ -105,6 +104,21 @@ print(device(0).number, platform.get_current_memory_usage(0) >= 1 << 20)
     root = make_root(3)
     done = run(installed, ["-c", script], WHERROW_ROOT=root, WHERROW_VISIBLE_DEVICES="2,1")
     assert printed(done) == ["2 WHR-2 2", "2 True"]
+
+
+@pytest.mark.skipif(not hasattr(hardpoint, "simulate"), reason="needs simulated machines")
+def test_its_profile_is_a_machine(installed: Path) -> None:
+    """A machine simulated from the vendor's own profile has its devices and its backend, and imports no torch."""
+    script = """
+import sys
+import hardpoint
+machine = hardpoint.simulate("w1", count=2, distributions={"torch": "2.13.0", "wherrow-hardpoint": "1.4.0"})
+platform = hardpoint.resolve(machine=machine).platform
+config = hardpoint.AttentionConfig(head_size=64, num_heads=4, dtype="bfloat16", block_size=16)
+print(platform.name, platform.device_count(), platform.select_backend(config, depth="static").backend)
+print("torch" in sys.modules)
+"""
+    assert printed(run(installed, ["-c", script])) == ["wherrow 2 wherrow_attention", "False"]
 
 
 @beside_the_cpu
