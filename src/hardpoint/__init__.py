@@ -57,11 +57,13 @@ _HOME = {
     "Selection": "_selection",
     "Setting": "hookspecs",
     "Snapshot": "_snapshot",
+    "StartMethod": "_start_method",
     "current_platform": "_process",
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
     "inspect": "_inspection",
     "list_profiles": "_profiles",
+    "load_library": "_shared_object",
     "log_once": "_log",
     "normalise_gfx": "_capability_names",
     "override_platform": "_process",
@@ -140,10 +142,12 @@ if TYPE_CHECKING:
     from hardpoint._report import report as report
     from hardpoint._resolution import Resolution as Resolution
     from hardpoint._selection import Selection as Selection
+    from hardpoint._shared_object import load_library as load_library
     from hardpoint._simulation import simulate as simulate
     from hardpoint._snapshot import Snapshot as Snapshot
     from hardpoint._snapshot import read_snapshot as read_snapshot
     from hardpoint._snapshot import snapshot as snapshot
+    from hardpoint._start_method import StartMethod as StartMethod
     from hardpoint.attention import AttentionBackend as AttentionBackend
     from hardpoint.attention import AttentionBatch as AttentionBatch
     from hardpoint.attention import AttentionConfig as AttentionConfig

@@ -127,7 +127,7 @@ def classify(error: Exception, *, phase: Phase, own_modules: tuple[str, ...] = (
     if isinstance(error, ImportError):
         return _classify_import(error, phase, own_modules)
     if isinstance(error, OSError):
-        return Failure(Outcome.FAILED, phase, _reason(error, _os_error_code(error)))
+        return Failure(Outcome.FAILED, phase, _reason(error, environment_code(error)))
     return None
 
 
@@ -146,7 +146,8 @@ def _classify_import(error: ImportError, phase: Phase, own_modules: tuple[str, .
     return Failure(Outcome.FAILED, phase, _reason(error, ReasonCode.BROKEN_IMPORT))
 
 
-def _os_error_code(error: OSError) -> ReasonCode:
+def environment_code(error: OSError) -> ReasonCode:
+    """The code of an `OSError` that has none of its own."""
     if isinstance(error, PermissionError) or error.errno in _PERMISSION_ERRNOS:
         return ReasonCode.PERMISSION
     if isinstance(error, TimeoutError):
