@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 _known: dict[Family, Callable[..., Any]] = {}
 _lock = threading.Lock()
-_REMEDY = "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
+_REMEDY = (
+    "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
+)
 
 
 def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -31,28 +34,35 @@ def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | N
     with torch.inference_mode(mode=False), torch.no_grad():
         if function is None:
             function = _compile(family, inputs.query.device)
-        return _guarded(function, inputs)
+        return _guarded(function, *inputs)  # type: ignore[no-any-return]  # as `_function` says
 
 
 def _compile(family: Family, device: torch.device) -> Callable[..., Any]:  # Any: torch's compiled functions are untyped
     with _lock:
         if family not in _known:
-            function: Callable[..., Any] = torch.compile(_new_function(family), dynamic=True, fullgraph=True)
-            _guarded(function, family.smallest(device))
+            with warnings.catch_warnings():
+                # The compiler's own deprecations; where warnings are errors, nothing would compile.
+                warnings.simplefilter("ignore")
+                function: Callable[..., Any] = _guarded(_compiler, family)
+                _guarded(function, *family.smallest(device))
             _known[family] = function
         return _known[family]
 
 
-def _guarded(function: Callable[..., Any], inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:  # Any: as above
+def _compiler(family: Family) -> Callable[..., Any]:  # Any: as above
+    function: Callable[..., Any] = torch.compile(_new_function(family), dynamic=True, fullgraph=True)
+    return function
+
+
+def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401  # Any: as above
     try:
-        out, lse = function(*inputs)
+        return function(*arguments)
     except Exception as error:
         # The compiler's boundary: torch wraps whatever happened there in errors of its own.
         failure = _as_failure(error)
         if failure is None:
             raise
         raise failure from error
-    return out, lse
 
 
 def _as_failure(error: Exception) -> EnvironmentFailure | None:
