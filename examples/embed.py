@@ -146,9 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s")
     try:
         folder = options.model or default_folder()
-        encoder = SentenceEncoder(
-            folder, platform=options.platform, backend=options.backend, dtype=options.dtype
-        )
+        encoder = SentenceEncoder(folder, platform=options.platform, backend=options.backend, dtype=options.dtype)
     except (EmbedError, hardpoint.HardpointError) as error:
         print(f"embed: {error}")
         return 1

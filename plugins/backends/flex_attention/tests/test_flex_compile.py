@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from tests.attention.conformance import CROSS, MIXED, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = [pytest.mark.torch, pytest.mark.compiler]
 
@@ -52,6 +52,16 @@ def test_preparing_again_compiles_nothing(base: dict[str, Any]) -> None:
     FlexAttentionBackend.prepare(AttentionConfig(**base), "cpu")
     with torch.compiler.set_stance("fail_on_recompile"):
         FlexAttentionBackend.prepare(AttentionConfig(**base, sliding_window=100), "cpu")
+
+
+def test_what_torch_forgot_is_compiled_again_from_the_family(base: dict[str, Any]) -> None:
+    """After ``torch._dynamo.reset()`` the next step compiles for every step after it."""
+    config = AttentionConfig(**base)
+    FlexAttentionBackend.prepare(config, "cpu")
+    torch._dynamo.reset()
+    Step.random(FlexAttentionBackend, config, [1], [1]).check()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        Step.random(FlexAttentionBackend, config, [1, 1], [30, 100]).check()
 
 
 def test_a_decode_reads_the_cache_where_it_lies(base: dict[str, Any]) -> None:
@@ -154,7 +164,6 @@ def test_a_long_complaint_is_cut(base: dict[str, Any]) -> None:
 
 def test_under_torch_compile_the_forward_is_one_operator(base: dict[str, Any]) -> None:
     """The engine's compiled code neither inlines nor breaks at it, and serves the next step."""
-    torch._dynamo.reset_code_caches()
     graphs: list[list[str]] = []
 
     def keep(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ class TestTorchMla(Conformance):
     backend = TorchMlaBackend
     support = SUPPORT
     dtypes = ("float32", "float64", "bfloat16", "float16")
-    base = {
+    base: ClassVar[dict[str, Any]] = {
         "kind": "mla_attention",
         "head_size": 32,
         "kv_lora_rank": 24,
@@ -48,7 +48,7 @@ class TestTorchMla(Conformance):
         "num_heads": 4,
         "block_size": 4,
     }
-    cases = {name: case for name, case in FEATURES.items() if "v_head_size" not in case.config}
+    cases: ClassVar = {name: case for name, case in FEATURES.items() if "v_head_size" not in case.config}
 
 
 @pytest.mark.parametrize("cache", ["float64", "float32", "bfloat16", "fp8", "fp8_e5m2", "float8_e4m3fnuz", "int8"])

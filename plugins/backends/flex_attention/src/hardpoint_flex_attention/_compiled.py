@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -16,7 +16,24 @@ if TYPE_CHECKING:
 
     from hardpoint_flex_attention._family import Family, Inputs
 
-_known: dict[Family, Callable[..., Any]] = {}
+
+class Compiled(NamedTuple):
+    """What `torch.compile` returned, and the code that it compiled."""
+
+    function: Callable[..., Any]  # Any: torch's compiled functions are untyped
+    code: CodeType
+
+    def is_there(self) -> bool:
+        """Whether the compilation still is: `torch._dynamo.reset()`, which engines and tests call, forgets all of them.
+
+        torch would compile anew from the step at hand, whose sizes say nothing about what is constant.
+        """
+        from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+        return bool(_debug_get_cache_entry_list(self.code))
+
+
+_known: dict[Family, Compiled] = {}
 _lock = threading.Lock()
 _REMEDY = (
     "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
@@ -29,29 +46,31 @@ def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | N
     Compiles at the first call for the family. Errors: `EnvironmentFailure` with code ``compiler`` or ``permission``
     where that cannot be done on this machine.
     """
-    function = _known.get(family)
+    found = _known.get(family)
     # Warm-ups are no place for the caller's modes: either would compile anew.
     with torch.inference_mode(mode=False), torch.no_grad():
-        if function is None:
-            function = _compile(family, inputs.query.device)
-        return _guarded(function, *inputs)  # type: ignore[no-any-return]  # as `_function` says
+        if found is None or not found.is_there():
+            found = _compile(family, inputs.query.device)
+        return _guarded(found.function, *inputs)  # type: ignore[no-any-return]  # as `_function` says
 
 
-def _compile(family: Family, device: torch.device) -> Callable[..., Any]:  # Any: torch's compiled functions are untyped
+def _compile(family: Family, device: torch.device) -> Compiled:
     with _lock:
-        if family not in _known:
+        found = _known.get(family)
+        if found is None or not found.is_there():
             with warnings.catch_warnings():
                 # The compiler's own deprecations; where warnings are errors, nothing would compile.
                 warnings.simplefilter("ignore")
-                function: Callable[..., Any] = _guarded(_compiler, family)
-                _guarded(function, *family.smallest(device))
-            _known[family] = function
-        return _known[family]
+                function = _new_function(family)
+                found = Compiled(_guarded(_compiler, function), function.__code__)
+                _guarded(found.function, *family.smallest(device))
+            _known[family] = found
+        return found
 
 
-def _compiler(family: Family) -> Callable[..., Any]:  # Any: as above
-    function: Callable[..., Any] = torch.compile(_new_function(family), dynamic=True, fullgraph=True)
-    return function
+def _compiler(function: FunctionType) -> Callable[..., Any]:  # Any: torch's compiled functions are untyped
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=True, fullgraph=True)
+    return compiled
 
 
 def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401  # Any: as above
@@ -90,7 +109,7 @@ def _as_failure(error: Exception) -> EnvironmentFailure | None:
     )
 
 
-def _new_function(family: Family) -> Callable[..., Any]:  # Any: as above
+def _new_function(family: Family) -> FunctionType:
     """The function to compile, with a code object of its own: torch counts recompilations by code object."""
     function = _function(family)
     code = function.__code__.replace(co_name=f"flex_attention_{len(_known)}")
@@ -132,7 +151,10 @@ def _function(family: Family) -> FunctionType:
             return base[tiles[0, tile] + key_index // block] + key_index % block
 
         def seen(
-            tile: torch.Tensor, head: torch.Tensor, query_index: torch.Tensor, key_index: torch.Tensor
+            tile: torch.Tensor,
+            head: torch.Tensor,  # noqa: ARG001  # torch's signature
+            query_index: torch.Tensor,
+            key_index: torch.Tensor,
         ) -> torch.Tensor:
             here, there = tiles[1, tile] + query_index // group, position(tile, key_index)
             return (there <= here + tiles[2, tile]) & (there > here - tiles[3, tile]) & (there < tiles[4, tile])

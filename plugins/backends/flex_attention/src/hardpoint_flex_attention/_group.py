@@ -162,7 +162,9 @@ class Group:
         begins: torch.Tensor,
         base: torch.Tensor,
     ) -> Where:
-        """`origin` is the position at which a sequence's first block begins; `number` gives a block's own number, of
+        """Which blocks each tile sees in part and in full.
+
+        `origin` is the position at which a sequence's first block begins; `number` gives a block's own number, of
         `num_blocks`; `begins` says per tile where its part of `base` does.
         """
         block, sequence = self.family.block, self._sequence
