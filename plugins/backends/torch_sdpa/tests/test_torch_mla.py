@@ -85,7 +85,7 @@ def test_prefill_partials_merge_with_the_latents_decode() -> None:
     whole = Step.random(TorchMlaBackend, config, [6], [6])
     assert whole.key is not None
     wanted, _ = whole.forward()
-    parts = []
+    parts: list[torch.Tensor] = []
     for rows in (slice(0, 2), slice(2, 6)):
         step = Step.random(TorchMlaBackend, config, [6], [rows.stop - rows.start], kv_lens=[rows.stop - rows.start])
         step.query, step.key = whole.query, whole.key[rows]

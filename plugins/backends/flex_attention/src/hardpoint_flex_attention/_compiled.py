@@ -14,6 +14,8 @@ from hardpoint.errors import EnvironmentFailure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.nn.attention.flex_attention import FlexKernelOptions
+
     from hardpoint_flex_attention._family import Family, Inputs
 
 
@@ -121,7 +123,7 @@ def _function(family: Family) -> FunctionType:
 
     block, group, rows = family.block, family.group_size, family.rows
     with_lse, capped, alibi = family.with_lse, family.capped, family.alibi
-    options: dict[str, Any] = {}  # Any: torch's kernel options
+    options: FlexKernelOptions = {}
     if family.device_type != "cpu":
         # The tiles must divide the blocks, and grouped heads are rows already.
         options = {"BACKEND": "TRITON", "BLOCK_M": rows & -rows, "BLOCK_N": min(64, block & -block)}
