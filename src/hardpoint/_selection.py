@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._reasons import Candidate, Outcome, Provenance
 
 if TYPE_CHECKING:
     from hardpoint._evaluation import Depth
     from hardpoint.attention import AttentionBackend, AttentionConfig
+
+NOTHING_VALID: Final = "none of the candidates is valid"
+"""The note of an inspection's selection without a winner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,127 @@
+"""The questions that a command's child process answers: plain data in, plain data out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hardpoint._inspection import examine
+from hardpoint._machine_live import LiveMachine
+from hardpoint.attention import AttentionConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hardpoint._machine import Machine
+    from hardpoint.platforms import Platform
+
+    Json = Any  # what JSON can hold
+
+TYPICAL = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
+"""A layer of a common decoder of eight billion parameters."""
+
+
+class IsolatingMachine(LiveMachine):
+    """This computer, whose vendor libraries are asked in processes of their own unless the variable says otherwise."""
+
+    def probe(
+        self,
+        key: str,
+        target: str,
+        *,
+        arguments: Sequence[str | int | float | bool | None] = (),
+        timeout_seconds: float | None = None,
+        isolated: bool | None = None,
+    ) -> Json:
+        """As a `LiveMachine`."""
+        if isolated is None and not (self.variable("HARDPOINT_PROBE") or "").strip():
+            isolated = True
+        return super().probe(
+            key, target, arguments=arguments, timeout_seconds=timeout_seconds, isolated=isolated
+        )
+
+
+def answer(question: dict[str, Json]) -> Json:
+    """The answer to a question; `what` is its kind. Errors: ours."""
+    return {"examine": answer_examine, "matrix": answer_matrix}[question["what"]](question)
+
+
+def answer_examine(question: dict[str, Json]) -> Json:
+    """A report, with the label of each selection."""
+    machine = build_machine(question["machine"])
+    labels: list[str] = []
+
+    def configs(platform: Platform) -> list[AttentionConfig]:
+        made = make_configs(question["configs"], platform)
+        labels.extend(label for label, _ in made)
+        return [config for _, config in made]
+
+    found = examine(
+        configs,
+        machine=machine,
+        depth=question["depth"],
+        platform=question["platform"],
+        backend=question["backend"],
+        kernels=question["kernels"],
+    )
+    return {"report": found.report.as_dict(), "labels": labels}
+
+
+def answer_matrix(question: dict[str, Json]) -> Json:
+    """Each machine's devices, and for each config and device the selection."""
+    from hardpoint._selecting import survey_backends
+
+    devices: list[Json] = []
+    rows: list[Json] = []
+    reports: list[Json] = []
+    for item in question["machines"]:
+        machine = build_machine(item["machine"])
+        labels: list[str] = []
+        found = examine(lambda _: (), machine=machine, platform=question["platform"], depth=question["depth"])
+        reports.append({"label": item["label"], "report": found.report.as_dict()})
+        platform = found.platform
+        if platform is None:
+            continue
+        made = make_configs(question["configs"], platform)
+        labels = [label for label, _ in made]
+        for device in _distinct(platform):
+            shown = platform.device(device[0])
+            devices.append(
+                {
+                    "machine": item["label"],
+                    "platform": platform.name,
+                    "indices": device,
+                    "name": shown.name,
+                    "capability": None if shown.capability is None else shown.capability.as_dict(),
+                }
+            )
+            for label, (_, config) in zip(labels, made, strict=True):
+                selection = survey_backends(
+                    platform, config, depth=question["depth"], requested=question["backend"], devices=[device[0]]
+                )
+                rows.append({"device": len(devices) - 1, "config": label, "selection": selection.as_dict()})
+    return {"devices": devices, "cells": rows, "reports": reports}
+
+
+def _distinct(platform: Platform) -> list[list[int]]:
+    """The indices of the platform's devices, alike ones together."""
+    groups: dict[object, list[int]] = {}
+    for device in platform.devices:
+        groups.setdefault((device.name, device.capability), []).append(device.index)
+    return list(groups.values())
+
+
+def build_machine(described: dict[str, Json]) -> Machine:
+    """The machine of a question."""
+    return {"live": lambda _: IsolatingMachine()}[described["kind"]](described)
+
+
+def make_configs(described: list[Json], platform: Platform) -> list[tuple[str, AttentionConfig]]:
+    """The configs of a question, with their labels. What leaves the dtype open gets the platform's own."""
+    found = []
+    for item in described:
+        fields = dict(item["fields"])
+        if fields.get("dtype") is None:
+            supported = platform.supported_dtypes
+            fields["dtype"] = "bfloat16" if "bfloat16" in supported else supported[0]
+        found.append((item["label"], AttentionConfig(**fields)))
+    return found
