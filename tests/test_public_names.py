@@ -44,6 +44,7 @@ PUBLIC = [
     "Phase",
     "Platform",
     "PlatformSpec",
+    "Profile",
     "Provenance",
     "Rank",
     "Reason",
@@ -61,6 +62,7 @@ PUBLIC = [
     "hookimpl",
     "hookspecs",
     "inspect",
+    "list_profiles",
     "log_once",
     "normalise_gfx",
     "override_platform",
@@ -71,6 +73,7 @@ PUBLIC = [
     "report",
     "reset",
     "resolve",
+    "simulate",
 ]
 
 HEAVY = (

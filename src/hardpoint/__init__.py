@@ -46,6 +46,7 @@ _HOME = {
     "Phase": "_reasons",
     "Platform": "platforms",
     "PlatformSpec": "hookspecs",
+    "Profile": "_profiles",
     "Provenance": "_reasons",
     "Rank": "hookspecs",
     "Reason": "_reasons",
@@ -58,6 +59,7 @@ _HOME = {
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
     "inspect": "_inspection",
+    "list_profiles": "_profiles",
     "log_once": "_log",
     "normalise_gfx": "_capability_names",
     "override_platform": "_process",
@@ -67,6 +69,7 @@ _HOME = {
     "report": "_report",
     "reset": "_process",
     "resolve": "_process",
+    "simulate": "_simulation",
 }
 _MODULES = ("agreement", "attention", "errors", "hookspecs", "platforms")
 __all__ = [*sorted(_HOME), *_MODULES, "__version__"]  # noqa: PLE0604  # strings all of them; a test pins them
@@ -119,6 +122,8 @@ if TYPE_CHECKING:
     from hardpoint._process import register as register
     from hardpoint._process import reset as reset
     from hardpoint._process import resolve as resolve
+    from hardpoint._profiles import Profile as Profile
+    from hardpoint._profiles import list_profiles as list_profiles
     from hardpoint._reasons import Candidate as Candidate
     from hardpoint._reasons import Outcome as Outcome
     from hardpoint._reasons import Phase as Phase
@@ -130,6 +135,7 @@ if TYPE_CHECKING:
     from hardpoint._report import report as report
     from hardpoint._resolution import Resolution as Resolution
     from hardpoint._selection import Selection as Selection
+    from hardpoint._simulation import simulate as simulate
     from hardpoint.attention import AttentionBackend as AttentionBackend
     from hardpoint.attention import AttentionBatch as AttentionBatch
     from hardpoint.attention import AttentionConfig as AttentionConfig

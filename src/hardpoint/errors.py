@@ -7,6 +7,8 @@
     │   └── NotRecorded                      a replayed or in-memory machine has no answer to that question
     ├── ContractError (ValueError)           a plugin breaks the plugin contract
     ├── DiscoveryError (RuntimeError)        the installed distributions cannot be listed
+    ├── SimulationError (ValueError)         no machine can be put together from what was asked for
+    │   └── UnknownProfileError (LookupError)
     ├── SettingsError (ValueError)           a variable or argument has a value that means nothing
     ├── CapabilityError (ValueError)         a capability that cannot be parsed or compared
     ├── ConfigError (ValueError)             an `AttentionConfig` or `AttentionBatch` that contradicts itself
@@ -119,6 +121,22 @@ class ContractError(HardpointError, ValueError):
 
 class DiscoveryError(HardpointError, RuntimeError):
     """The installed distributions cannot be listed at all."""
+
+
+class SimulationError(HardpointError, ValueError):
+    """No machine can be put together from the device profiles that were asked for."""
+
+
+class UnknownProfileError(SimulationError, LookupError):
+    """A device profile that no installed plugin brings. `profile` is the name, `known` those that there are."""
+
+    profile: str
+    known: tuple[str, ...]
+
+    def __init__(self, message: str, *, profile: str, known: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.profile = profile
+        self.known = tuple(known)
 
 
 class SettingsError(HardpointError, ValueError):
