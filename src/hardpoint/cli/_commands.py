@@ -1,27 +1,78 @@
-"""The commands, their options and their exit codes. What a command does is imported when it runs."""
+"""The commands' names, and how a command line is run. A command's own module is imported when it is needed."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    Json = Any  # what JSON can hold
+COMMANDS: Final = {
+    "doctor": ("_doctor", "The whole picture, what is wrong and what to do about it."),
+    "platforms": ("_doctor", "The platforms: installed ones, and what became of each."),
+    "backends": ("_doctor", "The backends: installed ones, and what became of each."),
+    "select": ("_select", "The backend for a layer or a model, and why not the others."),
+    "matrix": ("_matrix", "Devices by layers: which backend each gets."),
+    "settings": ("_settings", "Every variable: its value and where that comes from."),
+    "completion": ("_completion", "The script that teaches a shell to complete."),
+}
+"""Each command's module, and its line in the list: so that ``--help`` imports none of them."""
 
-EPILOG = (
-    "Exit codes: 0 fine; 1 something asked for is not available; 2 wrong use; 3 a plugin has a bug. "
-    "Plugins are looked at in a child process: one that crashes, hangs or exits is survived and named."
+EPILOG: Final = (
+    "Exit codes: 0 fine; 1 something asked for is not available; 2 wrong use; 3 a plugin has a bug."
 )
 
 
-def run(arguments: Sequence[str]) -> int:
+class _LateGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"hardpoint.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from hardpoint._names import near_miss
+
+            close = near_miss(args[0], COMMANDS)
+            guess = f" Did you mean {close!r}?" if close else f" Known are {', '.join(COMMANDS)}."
+            ctx.fail(f"there is no command {args[0]!r}.{guess}")
+        return super().resolve_command(ctx, args)
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's
+    if value and not ctx.resilient_parsing:
+        from hardpoint import __version__
+
+        click.echo(f"hardpoint {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_LateGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="The version.")
+def cli() -> None:
+    """Which platform, kernels and attention backends a machine gets, and why not the others.
+
+    Every command takes --json and --markdown, and looks at another machine with --simulate or --snapshot.
+    """
+
+
+def run(arguments: Sequence[str], program: str = "hardpoint") -> int:
     """Run a command line and return its exit code."""
     try:
-        code = main.main(args=list(arguments), prog_name="hardpoint", standalone_mode=False)
+        code: Any = cli.main(args=list(arguments), prog_name=program, standalone_mode=False)
     except click.exceptions.Abort:
         sys.stderr.write("interrupted\n")
         return 130
@@ -29,27 +80,3 @@ def run(arguments: Sequence[str]) -> int:
         error.show()
         return 2
     return code if isinstance(code, int) else 0
-
-
-def _view_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--json", "view", flag_value="json", help="JSON, by the published schema.")(command)
-    command = click.option(
-        "--markdown", "view", flag_value="markdown", help="Markdown for a bug report; nothing private in it."
-    )(command)
-    return click.option("--text", "view", flag_value="text", default="text", hidden=True)(command)
-
-
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="hardpoint", prog_name="hardpoint")
-def main() -> None:
-    """Which platform, kernels and attention backends this machine gets from Hardpoint, and why not the others."""
-
-
-@main.command()
-@_view_options
-@click.option("-v", "--verbose", is_flag=True, help="Show long values whole.")
-def doctor(view: str, *, verbose: bool) -> int:
-    """The whole picture: what is wrong and what to do, then machine, platforms, kernels, backends, plugins."""
-    from hardpoint.cli._doctor import doctor
-
-    return doctor(view, verbose=verbose)

@@ -27,10 +27,11 @@ class Heading(NamedTuple):
 
 
 class Paragraph(NamedTuple):
-    """Running text."""
+    """Running text, indented by so many columns where there are columns."""
 
     text: str
     meaning: str = ""
+    indent: int = 0
 
 
 class Table(NamedTuple):

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 _SHOWN_CHARACTERS: Final = 160
 
 
+def head(data: Mapping[str, Json], report: Mapping[str, Json]) -> Iterator[Block]:
+    """What is wrong, then which machine this is about."""
+    yield from hints(report["hints"])
+    if not report["hints"]:
+        yield Paragraph("Nothing is wrong.", "good")
+    if data["source"]["kind"] != "live":
+        yield Heading(data["source"]["text"])
+    yield Heading(machine_line(report))
+
+
 def hints(items: Sequence[Mapping[str, Json]]) -> Iterator[Block]:
     """What is wrong, first."""
     for item in items:
@@ -71,7 +81,7 @@ def platform_blocks(report: Mapping[str, Json]) -> Iterator[Block]:
         yield Table(candidate_rows(resolution["candidates"]))
     if platform is not None:
         if platform.get("error"):
-            yield Paragraph(f"  its own description cannot be had: {platform['error']}", "bad")
+            yield Paragraph(f"its own description cannot be had: {platform['error']}", "bad", 2)
         yield Table(tuple(_device_row(device) for device in platform["devices"]))
 
 
@@ -90,11 +100,15 @@ def kernel_blocks(report: Mapping[str, Json]) -> Iterator[Block]:
         return
     state = "ok" if kernels["ok"] else "NOT OK"
     yield Heading(f"Kernels: {state}" if kernels["modules"] else "Kernels: none declared")
-    rows = []
+    rows: list[tuple[Cell, Cell, Cell]] = []
     for module in kernels["modules"]:
         reason = module["reason"]
-        text = "" if reason is None else why({"reasons": [reason]})
-        rows.append((Cell(module["name"]), outcome_cell("bug" if module["bug"] else module["outcome"]), Cell(text)))
+        outcome = outcome_cell("bug" if module["bug"] else module["outcome"])
+        row = (Cell(module["name"]), outcome, Cell("" if reason is None else why({"reasons": [reason]})))
+        if rows and rows[-1][1:] == row[1:]:
+            # Alternatives of one distribution are missing together.
+            row = (Cell(f"{rows.pop()[0].text}\n{module['name']}"), *row[1:])
+        rows.append(row)
     if rows:
         yield Table(tuple(rows))
 
@@ -102,7 +116,7 @@ def kernel_blocks(report: Mapping[str, Json]) -> Iterator[Block]:
 def selection_blocks(selection: Mapping[str, Json], label: str) -> Iterator[Block]:
     """The backend for one kind of layer, and every candidate."""
     yield Heading(f"{label}: {selection['backend'] or 'NO BACKEND'}")
-    yield Paragraph(f"  {describe_selection(selection)}", "dim")
+    yield Paragraph(describe_selection(selection), "dim", 2)
     if selection["candidates"]:
         yield Table(candidate_rows(selection["candidates"]))
 
@@ -140,7 +154,7 @@ def section_blocks(report: Mapping[str, Json], *, whole: bool) -> Iterator[Block
     for section in report["sections"]:
         yield Heading(f"{section['title']} ({section['plugin']})")
         if section["error"]:
-            yield Paragraph(f"  this section failed: {section['error']}", "bad")
+            yield Paragraph(f"this section failed: {section['error']}", "bad", 2)
         if section["lines"]:
             yield Table(tuple((Cell(label, "dim"), Cell(_cut(value, whole))) for label, value in section["lines"]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import sys
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -30,9 +29,6 @@ _STYLES: Final = {
     "remedy": "cyan",
 }
 _SEVERITIES: Final = {"bug": "bold white on red", "error": "bold red", "warning": "bold yellow", "advice": "bold blue"}
-_PLAIN: Final = str.maketrans(
-    {"→": "->", "…": "...", "×": "x", "–": "-", "—": "-", "−": "-", "≥": ">=", "≤": "<=", "’": "'", "“": '"', "”": '"'}
-)
 _DEFAULT_WIDTH: Final = 80
 _NARROWEST: Final = 40
 
@@ -66,7 +62,7 @@ def _print(console: Console, block: Block) -> None:
     if isinstance(block, Heading):
         console.print(Text(block.text, style="bold"))
     elif isinstance(block, Paragraph):
-        console.print(Text(_clean(block.text), style=_STYLES.get(block.meaning, "")), soft_wrap=False)
+        console.print(Padding(Text(_clean(block.text), style=_STYLES.get(block.meaning, "")), (0, 0, 0, block.indent)))
     elif isinstance(block, Hint):
         grid = Grid.grid(padding=(0, 1))
         grid.add_column(width=8, no_wrap=True)
@@ -119,19 +115,3 @@ def terminal_width(stream: TextIO) -> int:
 def wants_colour(stream: TextIO) -> bool:
     """Whether to colour: on a terminal that can, unless ``NO_COLOR`` says no."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
-
-
-def write(text: str) -> None:
-    """Write to standard output in whatever encoding that has; quietly where nobody reads any more."""
-    stream = sys.stdout
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        text = text.translate(_PLAIN).encode("ascii", "backslashreplace").decode("ascii")
-    try:
-        stream.write(text)
-        stream.flush()
-    except BrokenPipeError:
-        # The reader has seen enough (`| head`). The interpreter's own flush at the end must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
