@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     Json = Any  # what JSON can hold
 
-TYPICAL = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
-"""A layer of a common decoder of eight billion parameters."""
-
 
 class IsolatingMachine(LiveMachine):
     """This computer, whose vendor libraries are asked in processes of their own unless the variable says otherwise."""
@@ -112,7 +109,11 @@ def _distinct(platform: Platform) -> list[list[int]]:
 
 def build_machine(described: dict[str, Json]) -> Machine:
     """The machine of a question."""
-    return {"live": lambda _: IsolatingMachine()}[described["kind"]](described)
+    if described["kind"] == "simulated":
+        from hardpoint import simulate
+
+        return simulate(described["profiles"], distributions=described["distributions"])
+    return IsolatingMachine()
 
 
 def make_configs(described: list[Json], platform: Platform) -> list[tuple[str, AttentionConfig]]:

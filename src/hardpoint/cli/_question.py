@@ -21,7 +21,7 @@ NOT_AVAILABLE: Final = 1
 WRONG_USE: Final = 2
 PLUGIN_BUG: Final = 3
 
-WRONG_USES: Final = frozenset({"SettingsError", "ConfigError", "UnknownPlatformError", "ProfileError", "SnapshotError"})
+WRONG_USES: Final = frozenset({"SettingsError", "ConfigError", "UnknownPlatformError", "UnknownProfileError", "SimulationError"})
 """Errors of ours that say that something was asked for in a wrong way."""
 
 
