@@ -49,10 +49,12 @@ PUBLIC = [
     "Rank",
     "Reason",
     "ReasonCode",
+    "Recomputation",
     "Report",
     "Resolution",
     "Selection",
     "Setting",
+    "Snapshot",
     "__version__",
     "agreement",
     "attention",
@@ -69,11 +71,13 @@ PUBLIC = [
     "parse_compute_capability",
     "platform",
     "platforms",
+    "read_snapshot",
     "register",
     "report",
     "reset",
     "resolve",
     "simulate",
+    "snapshot",
 ]
 
 HEAVY = (

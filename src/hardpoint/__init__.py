@@ -51,10 +51,12 @@ _HOME = {
     "Rank": "hookspecs",
     "Reason": "_reasons",
     "ReasonCode": "_reasons",
+    "Recomputation": "_recomputation",
     "Report": "_report",
     "Resolution": "_resolution",
     "Selection": "_selection",
     "Setting": "hookspecs",
+    "Snapshot": "_snapshot",
     "current_platform": "_process",
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
@@ -65,11 +67,13 @@ _HOME = {
     "override_platform": "_process",
     "parse_compute_capability": "_capability_names",
     "platform": "_process",
+    "read_snapshot": "_snapshot",
     "register": "_process",
     "report": "_report",
     "reset": "_process",
     "resolve": "_process",
     "simulate": "_simulation",
+    "snapshot": "_snapshot",
 }
 _MODULES = ("agreement", "attention", "errors", "hookspecs", "platforms")
 __all__ = [*sorted(_HOME), *_MODULES, "__version__"]  # noqa: PLE0604  # strings all of them; a test pins them
@@ -130,12 +134,16 @@ if TYPE_CHECKING:
     from hardpoint._reasons import Provenance as Provenance
     from hardpoint._reasons import Reason as Reason
     from hardpoint._reasons import ReasonCode as ReasonCode
+    from hardpoint._recomputation import Recomputation as Recomputation
     from hardpoint._report import Report as Report
     from hardpoint._report import fingerprint as fingerprint
     from hardpoint._report import report as report
     from hardpoint._resolution import Resolution as Resolution
     from hardpoint._selection import Selection as Selection
     from hardpoint._simulation import simulate as simulate
+    from hardpoint._snapshot import Snapshot as Snapshot
+    from hardpoint._snapshot import read_snapshot as read_snapshot
+    from hardpoint._snapshot import snapshot as snapshot
     from hardpoint.attention import AttentionBackend as AttentionBackend
     from hardpoint.attention import AttentionBatch as AttentionBatch
     from hardpoint.attention import AttentionConfig as AttentionConfig

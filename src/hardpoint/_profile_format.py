@@ -156,7 +156,7 @@ def _machine_problems(machine: dict[str, Json]) -> Iterator[str]:
     for key, (kind, accepted) in _MACHINE.items():
         if key in machine:
             value: Any = machine[key]
-            is_right = type(value) is kind and (kind is not int or value > 0)
+            is_right = type(value) is kind and not (isinstance(value, int) and value < 1)
             if kind is list and is_right:
                 is_right = all(type(item) is int and item >= 0 for item in value)
             if not is_right:

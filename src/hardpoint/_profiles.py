@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hardpoint._names import near_miss, normalise_name
-from hardpoint._plugins import LoadedPlugin
 from hardpoint._process import process
 from hardpoint._profile_format import FormatError, ProfileContent, parse_profile
 from hardpoint._race import start_race
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from importlib.resources.abc import Traversable
 
+    from hardpoint._plugins import LoadedPlugin
     from hardpoint._reasons import Candidate, Provenance
 
 _MAX_BYTES: Final = 1 << 22
@@ -209,7 +209,7 @@ def _key(name: str) -> str:
 
 
 def _folder(profiles: str) -> Traversable:
-    """The resource folder ``"package:folder"``, found without importing the package. Errors: `ImportError`, `OSError`."""
+    """The resource folder ``"package:folder"``; the package is not imported. Errors: `ImportError`, `OSError`."""
     from importlib.util import find_spec
 
     package, _, folder = profiles.partition(":")

@@ -9,6 +9,7 @@
     ├── DiscoveryError (RuntimeError)        the installed distributions cannot be listed
     ├── SimulationError (ValueError)         no machine can be put together from what was asked for
     │   └── UnknownProfileError (LookupError)
+    ├── SnapshotError (ValueError)           a file that is no snapshot, or a damaged or newer one
     ├── SettingsError (ValueError)           a variable or argument has a value that means nothing
     ├── CapabilityError (ValueError)         a capability that cannot be parsed or compared
     ├── ConfigError (ValueError)             an `AttentionConfig` or `AttentionBatch` that contradicts itself
@@ -137,6 +138,16 @@ class UnknownProfileError(SimulationError, LookupError):
         super().__init__(message)
         self.profile = profile
         self.known = tuple(known)
+
+
+class SnapshotError(HardpointError, ValueError):
+    """A file that cannot be read as a snapshot. `path` is the file; None: it came from elsewhere."""
+
+    path: str | None
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class SettingsError(HardpointError, ValueError):
