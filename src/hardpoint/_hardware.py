@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from hardpoint.errors import NotRecorded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -37,7 +39,7 @@ def find_hardware(machine: Machine) -> list[dict[str, Any]]:  # Any: JSON
     found = []
     for entry in known_accelerators():
         addresses = [address for address, facts in functions if any(_matches(rule, facts) for rule in entry["pci"])]
-        nodes = [path for path in entry["nodes"] if machine.exists(path)]
+        nodes = [path for path in entry["nodes"] if _exists(machine, path)]
         if addresses or nodes:
             found.append(
                 {
@@ -69,6 +71,13 @@ def _functions(machine: Machine) -> Iterator[tuple[str, dict[str, str]]]:
         except OSError:
             continue
         yield address, facts
+
+
+def _exists(machine: Machine, path: str) -> bool:
+    try:
+        return machine.exists(path)
+    except NotRecorded:
+        return False
 
 
 @lru_cache(maxsize=1)

@@ -70,12 +70,16 @@ class Recomputation:
 
 def recompute(snapshot: Snapshot) -> Recomputation:
     """See `Snapshot.recompute`."""
+    recorded = snapshot.report.as_dict()
+    report = inspect(_configs(recorded), machine=recomputing_machine(snapshot), depth="static")
+    return Recomputation(report=report, changes=tuple(_changes(recorded, report.as_dict())))
+
+
+def recomputing_machine(snapshot: Snapshot) -> RecordedMachine:
+    """The recorded machine, on which what this process does not trust or has disabled is left out."""
     facts, owned = snapshot.data["facts"], snapshot.data["owned"]
     banned = ",".join([facts["variables"].get(DISABLED_PLUGINS, ""), *_refused_here()]).strip(",")
-    machine = RecordedMachine({**facts, "variables": {**facts["variables"], DISABLED_PLUGINS: banned}}, owned)
-    recorded = snapshot.report.as_dict()
-    report = inspect(_configs(recorded), machine=machine, depth="static")
-    return Recomputation(report=report, changes=tuple(_changes(recorded, report.as_dict())))
+    return RecordedMachine({**facts, "variables": {**facts["variables"], DISABLED_PLUGINS: banned}}, owned)
 
 
 def _refused_here() -> Iterator[str]:

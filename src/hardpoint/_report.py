@@ -17,7 +17,7 @@ from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode, p
 from hardpoint._settings import CACHE_DIR, read_settings
 from hardpoint._settings_table import describe_variables
 from hardpoint._version import own_version
-from hardpoint.errors import EnvironmentFailure, SettingsError
+from hardpoint.errors import EnvironmentFailure, NotRecorded, SettingsError
 from hardpoint.hookspecs import PlatformSpec, Rank
 
 if TYPE_CHECKING:
@@ -154,6 +154,8 @@ def _cache(machine: Machine) -> dict[str, Any]:  # Any: JSON
         chosen = any(machine.variable(name) for name in (CACHE_DIR, "XDG_CACHE_HOME", "LOCALAPPDATA"))
         home = (machine.variable("HOME") or "").strip("/")
         return {"directory": path, "error": None, "is_temporary": not chosen and not home}
+    except NotRecorded:
+        return {"directory": None, "error": None, "is_temporary": False}
     except EnvironmentFailure as error:
         reason = Reason(code=error.code, message=str(error), remedy=error.remedy)
     except SettingsError as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardpoint._inspection import examine
 from hardpoint._machine_live import LiveMachine
+from hardpoint._snapshot import read_snapshot, snapshot
 from hardpoint.attention import AttentionConfig
 
 if TYPE_CHECKING:
@@ -39,11 +40,15 @@ class IsolatingMachine(LiveMachine):
 
 def answer(question: dict[str, Json]) -> Json:
     """The answer to a question; `what` is its kind. Errors: ours."""
-    return {"examine": answer_examine, "matrix": answer_matrix}[question["what"]](question)
+    return {"examine": answer_examine, "matrix": answer_matrix, "snapshot": answer_snapshot}[question["what"]](question)
 
 
 def answer_examine(question: dict[str, Json]) -> Json:
     """A report, with the label of each selection."""
+    if question["machine"]["kind"] == "recomputed" and question["configs"] is None:
+        found = read_snapshot(question["machine"]["file"]).recompute()
+        changes = [change._asdict() for change in found.changes]
+        return {"report": found.report.as_dict(), "labels": None, "changes": changes}
     machine = build_machine(question["machine"])
     labels: list[str] = []
 
@@ -52,7 +57,7 @@ def answer_examine(question: dict[str, Json]) -> Json:
         labels.extend(label for label, _ in made)
         return [config for _, config in made]
 
-    found = examine(
+    examined = examine(
         configs,
         machine=machine,
         depth=question["depth"],
@@ -60,7 +65,15 @@ def answer_examine(question: dict[str, Json]) -> Json:
         backend=question["backend"],
         kernels=question["kernels"],
     )
-    return {"report": found.report.as_dict(), "labels": labels}
+    return {"report": examined.report.as_dict(), "labels": labels, "changes": []}
+
+
+def answer_snapshot(question: dict[str, Json]) -> Json:
+    """A snapshot's data."""
+    machine = build_machine(question["machine"])
+    found = examine(lambda platform: (), machine=machine, kernels=False).platform
+    configs = [] if found is None else [config for _, config in make_configs(question["configs"], found)]
+    return dict(snapshot(configs, machine=machine, depth=question["depth"]).data)
 
 
 def answer_matrix(question: dict[str, Json]) -> Json:
@@ -113,6 +126,10 @@ def build_machine(described: dict[str, Json]) -> Machine:
         from hardpoint import simulate
 
         return simulate(described["profiles"], distributions=described["distributions"])
+    if described["kind"] == "recomputed":
+        from hardpoint._recomputation import recomputing_machine
+
+        return recomputing_machine(read_snapshot(described["file"]))
     return IsolatingMachine()
 
 

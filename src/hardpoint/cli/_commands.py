@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "backends": ("_doctor", "The backends: installed ones, and what became of each."),
     "select": ("_select", "The backend for a layer or a model, and why not the others."),
     "matrix": ("_matrix", "Devices by layers: which backend each gets."),
+    "snapshot": ("_snapshot", "Record this machine in a file that shows it elsewhere."),
     "settings": ("_settings", "Every variable: its value and where that comes from."),
     "completion": ("_completion", "The script that teaches a shell to complete."),
 }

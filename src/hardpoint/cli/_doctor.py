@@ -9,20 +9,19 @@ import click
 from hardpoint.cli import _show
 from hardpoint.cli._document import Heading, Paragraph, Table
 from hardpoint.cli._options import Look, common_options
-from hardpoint.cli._question import envelope, examine, exit_code_of
+from hardpoint.cli._question import TYPICAL, TYPICAL_LABEL, envelope, examine, exit_code_of
 from hardpoint.cli._view import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hardpoint.cli._document import Block
+    from hardpoint.cli._question import Source
 
     Json = Any  # what JSON can hold
 
-TYPICAL: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
-"""A layer of a common decoder of eight billion parameters."""
-
-TYPICAL_CONFIGS: Final = ({"label": "A typical decoder layer", "fields": TYPICAL},)
+TITLE: Final = "Hardpoint doctor"
+TYPICAL_CONFIGS: Final = ({"label": TYPICAL_LABEL, "fields": TYPICAL},)
 
 
 @click.command()
@@ -31,7 +30,11 @@ TYPICAL_CONFIGS: Final = ({"label": "A typical decoder layer", "fields": TYPICAL
 def doctor(look: Look, *, verbose: bool) -> int:
     """The whole picture: what is wrong and what to do, then machine, platforms, kernels, backends, plugins."""
     return show(
-        look.view, "Hardpoint doctor", lambda: doctor_data(look), lambda data: doctor_blocks(data, verbose=verbose)
+        look.view,
+        TITLE,
+        lambda: doctor_data(look),
+        lambda data: doctor_blocks(data, verbose=verbose),
+        recorded=None if verbose else look.source.views,
     )
 
 
@@ -39,26 +42,37 @@ def doctor(look: Look, *, verbose: bool) -> int:
 @common_options(depth=False)
 def platforms(look: Look) -> int:
     """The installed platforms, and what became of each."""
-    return show(look.view, "Hardpoint platforms", lambda: platforms_data(look), platforms_blocks)
+    return show(look.view, "Hardpoint platforms", lambda: platforms_data(look), platforms_blocks, recorded=look.no_views)
 
 
 @click.command()
 @common_options()
 def backends(look: Look) -> int:
     """The installed backends, and what became of each for a typical decoder layer."""
-    return show(look.view, "Hardpoint backends", lambda: backends_data(look), backends_blocks)
+    return show(look.view, "Hardpoint backends", lambda: backends_data(look), backends_blocks, recorded=look.no_views)
 
 
 def doctor_data(look: Look) -> dict[str, Json]:
     """The doctor's data: the report for a typical decoder layer."""
-    report, labels = examine(look.source, configs=TYPICAL_CONFIGS, depth=look.depth, platform=look.platform)
-    return envelope("doctor", 1, look.source, exit_code_of(report), report=report, labels=labels)
+    configs = None if look.source.kind == "recomputed" else TYPICAL_CONFIGS
+    report, labels, changes = examine(look.source, configs=configs, depth=look.depth, platform=look.platform)
+    return doctor_envelope(look.source, report, labels, changes)
+
+
+def doctor_envelope(
+    source: Source, report: dict[str, Json], labels: list[str], changes: list[Json]
+) -> dict[str, Json]:
+    """The data of a report. `changes` are against the recorded one, where it was made anew."""
+    code = exit_code_of(report)
+    return envelope("doctor", 1, source, code, labels=labels, changes=changes, report=report)
 
 
 def doctor_blocks(data: Mapping[str, Json], *, verbose: bool = False) -> Iterator[Block]:
     """What the doctor shows of its data."""
     report = data["report"]
     yield from _show.head(data, report)
+    if data["source"]["kind"] == "recomputed":
+        yield from _show.change_blocks(data["changes"])
     hardware = [f"{item['count'] or ''} {item['name']}".strip() for item in report["hardware"]]
     if hardware:
         yield Paragraph(f"seen: {', '.join(hardware)}", "", 2)
@@ -81,7 +95,7 @@ _OF_PLATFORMS: Final = ("bugs", "machine", "hardware", "settings", "resolution",
 
 def platforms_data(look: Look) -> dict[str, Json]:
     """The part of a report that is about platforms."""
-    report, _ = examine(look.source, platform=look.platform, kernels=False)
+    report, _, _ = examine(look.source, platform=look.platform, kernels=False)
     hints = _about(report, "platform")
     plugins = [item for item in report["plugins"] if item["plugin"].startswith("platform/")]
     part = {name: report[name] for name in _OF_PLATFORMS}
@@ -102,7 +116,7 @@ _OF_BACKENDS: Final = ("bugs", "machine", "settings", "resolution", "kernels", "
 
 def backends_data(look: Look) -> dict[str, Json]:
     """The part of a report that is about backends."""
-    report, labels = examine(look.source, configs=TYPICAL_CONFIGS, depth=look.depth, platform=look.platform)
+    report, labels, _ = examine(look.source, configs=TYPICAL_CONFIGS, depth=look.depth, platform=look.platform)
     hints = _about(report, "backend")
     plugins = [item for item in report["plugins"] if item["plugin"].startswith("backend/")]
     part = {name: report[name] for name in _OF_BACKENDS}

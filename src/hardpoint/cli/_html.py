@@ -46,7 +46,7 @@ def render(data: Mapping[str, Json]) -> str:
 
 
 def _about(data: Mapping[str, Json]) -> str:
-    kinds = {"live": "Decided on this machine.", "simulated": "Decided on simulated machines.", "snapshot": "Decided for a recorded machine."}
+    kinds = {"live": "Decided on this machine.", "simulated": "Decided on simulated machines.", "recomputed": "Decided for a recorded machine."}
     return kinds[data["source"]["kind"]]
 
 
@@ -99,7 +99,7 @@ def _cell(number: int, cell: Mapping[str, Json], data: Mapping[str, Json], hues:
     small = f"<small>{escape(more)}</small>" if more else ""
     return (
         f'<td><button type="button" {style} data-cell="{number}" data-backend="{escape(name or "")}" '
-        f'aria-label="{escape(label)}">{escape(name or "none")}{small}</button></td>'
+        f'aria-label="{escape(label)}">{escape(name or "none").replace("_", "_<wbr>")}{small}</button></td>'
     )
 
 

@@ -9,6 +9,7 @@ import click
 
 from hardpoint.cli import _show
 from hardpoint.cli._document import Cell, Heading, Paragraph, Table
+from hardpoint.cli._ask import AskError
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import FINE, LIVE, NOT_AVAILABLE, PLUGIN_BUG, envelope, is_without_backend, put_question, with_observed
 from hardpoint.cli._select import layer_options, read_configs
@@ -88,6 +89,8 @@ def matrix_data(
     look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None
 ) -> dict[str, Json]:
     """The devices, the layers, and a selection for each pair."""
+    if look.source.recorded is not None:
+        raise AskError("a snapshot holds no matrix: add --recompute to decide it here", "SnapshotError")
     question = {
         "what": "matrix",
         "machines": _machines(look),
@@ -128,7 +131,7 @@ def _machines(look: Look) -> list[Json]:
     """A machine per profile, so that devices which nobody has in one machine can stand side by side."""
     machine = dict(look.source.machine)
     if machine["kind"] != "simulated":
-        return [{"label": look.source.text, "machine": machine}]
+        return [{"label": look.source.text if look.source is LIVE else "recorded machine", "machine": machine}]
     names = [item.strip() for item in machine["profiles"].split(",") if item.strip()]
     if names == ["all"]:
         from hardpoint import list_profiles
@@ -146,7 +149,7 @@ def _device(item: Mapping[str, Json]) -> dict[str, Json]:
     count = len(item["indices"])
     arch = "capability unknown" if capability is None else capability["arch"]
     name = f"{count} × {item['name']}" if count > 1 else item["name"]
-    short = item["name"] if item["machine"] == LIVE.text else item["machine"]
+    short = item["name"] if item["machine"] in (LIVE.text, "recorded machine") else item["machine"]
     return {**item, "label": name, "short": short, "words": f"{item['platform']} {arch}"}
 
 

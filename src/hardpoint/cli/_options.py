@@ -22,6 +22,11 @@ class Look(NamedTuple):
     platform: str | None
     depth: str
 
+    @property
+    def no_views(self) -> dict[str, str] | None:
+        """For `show`: a snapshot's report is shown, of which no such view was made."""
+        return None if self.source.recorded is None else {}
+
 
 def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
     """The view, the machine, the platform and (`depth`) how deep to look. The command gets them as `Look`."""

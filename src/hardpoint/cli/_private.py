@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hardpoint._private import private_facts
+from hardpoint._redaction import Redactor
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -12,4 +15,5 @@ if TYPE_CHECKING:
 
 def without_private(data: Mapping[str, Json]) -> dict[str, Json]:
     """A redacted copy, by the same function that a snapshot goes through."""
-    return dict(data)
+    redacted: dict[str, Json] = Redactor(private_facts()).data(dict(data))
+    return redacted

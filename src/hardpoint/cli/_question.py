@@ -21,16 +21,27 @@ NOT_AVAILABLE: Final = 1
 WRONG_USE: Final = 2
 PLUGIN_BUG: Final = 3
 
-WRONG_USES: Final = frozenset({"SettingsError", "ConfigError", "UnknownPlatformError", "UnknownProfileError", "SimulationError"})
+WRONG_USES: Final = frozenset({"SettingsError", "ConfigError", "UnknownPlatformError", "UnknownProfileError", "SimulationError", "SnapshotError"})
 """Errors of ours that say that something was asked for in a wrong way."""
 
 
+TYPICAL: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
+"""A layer of a common decoder of eight billion parameters."""
+
+TYPICAL_LABEL: Final = "A typical decoder layer"
+
+
 class Source(NamedTuple):
-    """Which machine is looked at: ``live``, ``simulated`` or ``snapshot``, in words, and as the child is told."""
+    """Which machine is looked at: ``live``, ``simulated``, ``snapshot`` or ``recomputed``, in words, and for the child.
+
+    `recorded` is a snapshot's report, and `views` its texts, where it is shown as it was recorded.
+    """
 
     kind: str
     text: str
     machine: Mapping[str, Json]
+    recorded: dict[str, Json] | None = None
+    views: Mapping[str, str] | None = None
 
     def as_dict(self) -> dict[str, Json]:
         """The JSON form."""
@@ -84,24 +95,38 @@ def put_question(question: dict[str, Json]) -> tuple[Json, list[Json]]:
 def examine(
     source: Source,
     *,
-    configs: Sequence[Json] = (),
+    configs: Sequence[Json] | None = (),
     depth: str = "loaded",
     platform: str | None = None,
     backend: str | None = None,
     kernels: bool = True,
-) -> tuple[dict[str, Json], list[str]]:
-    """The report of a machine, with what was observed of plugins, and the label of each selection."""
+) -> tuple[dict[str, Json], list[str], list[Json]]:
+    """The report of a machine, with what was observed of plugins; the label of each selection; what has changed.
+
+    `configs` None: those of the recorded report.
+    """
+    if source.recorded is not None:
+        return source.recorded, [label_of(item["config"]) for item in source.recorded["selections"]], []
     question = {
         "what": "examine",
         "machine": dict(source.machine),
-        "configs": list(configs),
+        "configs": None if configs is None else list(configs),
         "depth": depth,
         "platform": platform,
         "backend": backend,
         "kernels": kernels,
     }
     value, observations = put_question(question)
-    return with_observed(value["report"], observations), value["labels"]
+    report = with_observed(value["report"], observations)
+    labels = value["labels"] or [label_of(item["config"]) for item in report["selections"]]
+    return report, labels, value["changes"]
+
+
+def label_of(config: Mapping[str, Json]) -> str:
+    """What a recorded selection's layer is called."""
+    if all(config.get(name) == value for name, value in TYPICAL.items()):
+        return TYPICAL_LABEL
+    return f"Layer of head size {config['head_size']}"
 
 
 def with_observed(report: dict[str, Json], observations: Sequence[Json]) -> dict[str, Json]:

@@ -11,6 +11,7 @@ from hardpoint.attention import AttentionConfig, AttentionType
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli import _show
 from hardpoint.cli._document import Hint, Paragraph
+from hardpoint.cli._ask import AskError
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import NOT_AVAILABLE, envelope, examine, exit_code_of
 from hardpoint.cli._view import show
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from hardpoint.cli._document import Block
+    from hardpoint.cli._question import Source
 
     Json = Any  # what JSON can hold
 
@@ -90,6 +92,7 @@ def select(look: Look, *, model: str | None, tensor_parallel: int, backend: str 
         "Hardpoint select",
         lambda: select_data(look, configs, notes, backend),
         select_blocks,
+        recorded=look.no_views,
     )
 
 
@@ -133,7 +136,9 @@ def select_data(
     look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None
 ) -> dict[str, Json]:
     """A selection for each config, in order."""
-    report, labels = examine(
+    if look.source.recorded is not None:
+        look = look._replace(source=only_recorded(look.source, configs))
+    report, labels, _ = examine(
         look.source, configs=configs, depth=look.depth, platform=look.platform, backend=backend
     )
     code = exit_code_of(report)
@@ -157,6 +162,25 @@ def select_data(
         labels=labels,
         selections=report["selections"],
     )
+
+
+def only_recorded(source: Source, configs: list[dict[str, Json]]) -> Source:
+    """The source with the selections of these configs alone. Errors: `AskError` where one was not recorded."""
+    report = source.recorded or {}
+    found = []
+    for item in configs:
+        fields = {name: value for name, value in item["fields"].items() if value is not None}
+        asked = {**AttentionConfig(**{"dtype": "float32", **fields}).as_dict(), "dtype": fields.get("dtype")}
+        match = [
+            selection
+            for selection in report["selections"]
+            if all(selection["config"].get(name) == value for name, value in asked.items() if value or name != "dtype")
+        ]
+        if not match:
+            text = f"the snapshot has no decision about this layer ({item['label']}): add --recompute to decide it here"
+            raise AskError(text, "SnapshotError")
+        found.append(match[0])
+    return source._replace(recorded={**report, "selections": found})
 
 
 def select_blocks(data: Mapping[str, Json]) -> Iterator[Block]:

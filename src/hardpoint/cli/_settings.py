@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hardpoint.cli import _show
-from hardpoint.cli._document import Heading, Table
+from hardpoint.cli._document import Cell, Heading, Table
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import PLUGIN_BUG, envelope, examine
 from hardpoint.cli._view import show
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 @common_options(depth=False)
 def settings(look: Look) -> int:
     """Every variable, ours and the plugins': its value, where it came from, and the ones that nobody knows."""
-    return show(look.view, "Hardpoint settings", lambda: settings_data(look), settings_blocks)
+    return show(look.view, "Hardpoint settings", lambda: settings_data(look), settings_blocks, recorded=look.no_views)
 
 
 def settings_data(look: Look) -> dict[str, Json]:
     """The variables of a report."""
-    report, _ = examine(look.source, platform=look.platform, kernels=False)
+    report, _, _ = examine(look.source, platform=look.platform, kernels=False)
     variables = report["variables"]
     names = {item["name"] for item in variables}
     hints = [hint for hint in report["hints"] if hint["subject"] in names or hint["severity"] == "bug"]
@@ -43,4 +43,9 @@ def settings_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     for owner in dict.fromkeys(item["owner"] for item in data["variables"]):
         yield Heading(f"Of {owner}" if owner else "Unknown, without effect")
         rows = _show.variable_rows([item for item in data["variables"] if item["owner"] == owner])
-        yield Table(tuple((name, value, source, text) for name, value, source, _, text in rows))
+        yield Table(
+            tuple(
+                (name, Cell(f"{value.text}  [{source.text}]\n{text.text}", value.meaning))
+                for name, value, source, _, text in rows
+            )
+        )

@@ -68,6 +68,21 @@ def why(item: Mapping[str, Json]) -> str:
     return "\n".join(lines)
 
 
+def change_blocks(changes: Sequence[Mapping[str, Json]]) -> Iterator[Block]:
+    """What came out differently when the decisions were made anew."""
+    yield Heading(f"Changed against the recorded report: {len(changes) or 'nothing'}")
+    if changes:
+        yield Table(
+            tuple(
+                (
+                    Cell(item["where"]),
+                    Cell(f"{item['recorded'] or '(not there)'}\n-> {item['recomputed'] or '(not there)'}"),
+                )
+                for item in changes
+            )
+        )
+
+
 def platform_blocks(report: Mapping[str, Json]) -> Iterator[Block]:
     """Which platform, why, and its devices."""
     resolution, platform = report["resolution"], report["platform"]

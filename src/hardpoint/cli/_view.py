@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint.cli._ask import AskError
 from hardpoint.cli._question import NOT_AVAILABLE, WRONG_USE, WRONG_USES
@@ -17,31 +17,57 @@ if TYPE_CHECKING:
     Json = Any  # what JSON can hold
 
 
+VIEWS: Final = {"text": "doctor", "markdown": "doctor.markdown", "json": ""}
+"""What the doctor's views are called in a snapshot."""
+
+
 def show(
     view: str,
     title: str,
     make: Callable[[], Mapping[str, Json]],
     blocks: Callable[[Mapping[str, Json]], Iterable[Block]],
+    *,
+    recorded: Mapping[str, str] | None = None,
 ) -> int:
-    """Make the data, show it, and return the exit code that is in it. An error of ours is shown in its place."""
+    """Make the data, show it, and return the exit code that is in it. An error of ours is shown in its place.
+
+    `recorded` are views that were made where a snapshot was taken: they are shown as they are.
+    """
     try:
         data = make()
+        text = to_json(data) if view == "json" else _known(recorded, view) or _text_of(view, title, data, blocks)
     except AskError as error:
         return show_error(view, error)
-    if view == "json":
-        write(to_json(data))
-    elif view == "markdown":
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        if recorded is None:
+            raise
+        # A file may come from anywhere, and from a version that wrote other things.
+        what = f"this snapshot's report is not of a form that can be shown here ({type(error).__name__}: {error})"
+        return show_error(view, AskError(f"{what}; try --recompute", "SnapshotError"))
+    write(text)
+    code: int = data["exit_code"]
+    return code
+
+
+def _known(recorded: Mapping[str, str] | None, view: str) -> str | None:
+    return None if recorded is None else recorded.get(VIEWS[view])
+
+
+def _text_of(
+    view: str,
+    title: str,
+    data: Mapping[str, Json],
+    blocks: Callable[[Mapping[str, Json]], Iterable[Block]],
+) -> str:
+    if view == "markdown":
         from hardpoint.cli import _markdown
         from hardpoint.cli._private import without_private
 
-        write(_markdown.render(title, list(blocks(without_private(data)))))
-    else:
-        from hardpoint.cli import _text
+        return _markdown.render(title, list(blocks(without_private(data))))
+    from hardpoint.cli import _text
 
-        width, colour = _text.terminal_width(sys.stdout), _text.wants_colour(sys.stdout)
-        write(_text.render(list(blocks(data)), width=width, colour=colour))
-    code: int = data["exit_code"]
-    return code
+    width, colour = _text.terminal_width(sys.stdout), _text.wants_colour(sys.stdout)
+    return _text.render(list(blocks(data)), width=width, colour=colour)
 
 
 def show_error(view: str, error: AskError) -> int:
