@@ -30,12 +30,12 @@ def find_hints(data: Mapping[str, Json]) -> list[dict[str, Json]]:
         _hardware,
         _devices,
         _kernels,
+        _cache,
         backend_hints,
         _observations,
         _plugins,
         _discovery,
         _variables,
-        _cache,
     ):
         found += source(data)
     unique = [hint for number, hint in enumerate(found) if hint not in found[:number]]
@@ -103,11 +103,16 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         if item["outcome"] == "not_installed" and chosen is None:
             # Already said: it is why there is no platform.
             continue
-        severity = "warning" if item["outcome"] != "blocked" or asked else "advice"
+        if item["outcome"] == "blocked" and chosen is not None and not asked:
+            # The user's own word.
+            continue
         whose = _provenance(item["provenance"]) if item["provenance"] else f"platform {item['name']}"
         instead = f"; {chosen} is used instead" if chosen is not None else ""
-        message = f"{whose} {_what_became(item)}: {_first_line(reason)}{instead}"
-        yield _hint(severity, reason["code"], item["name"], message, remedy_for(reason, item["provenance"]))
+        told = _first_line(reason)
+        # A contract error begins with its plugin itself.
+        sentence = told if told.startswith(whose) else f"{whose} {_what_became(item)}: {told}"
+        message = f"{sentence}{instead}"
+        yield _hint("warning", reason["code"], item["name"], message, remedy_for(reason, item["provenance"]))
     for item in resolution["candidates"]:
         if item["name"] == chosen:
             for reason in item["reasons"]:
@@ -188,9 +193,11 @@ def _plugins(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         kind, _, name = plugin["plugin"].partition("/")
         known = spoken if kind == "platform" else considered
         is_lost = plugin["outcome"] in _LOST and name not in known and plugin["outcome"] != "blocked"
+        whose = _provenance(plugin)
         for reason in plugin["reasons"]:
             if plugin["outcome"] == "loaded" or is_lost:
-                text = f"{_provenance(plugin)}: {_first_line(reason)}".replace(f"{_provenance(plugin)}: " * 2, "")
+                told = _first_line(reason)
+                text = told if told.startswith(whose) else f"{whose}: {told}"
                 severity = "warning" if is_lost else "advice"
                 yield _hint(severity, reason["code"], plugin["plugin"], text, remedy_for(reason, plugin))
 

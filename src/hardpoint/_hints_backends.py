@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     Json = Any  # what JSON can hold
 
 _ENVIRONMENT: Final = ("failed", "contract", "untrusted")
-_FIXABLE: Final = (*_ENVIRONMENT, "not_installed", "blocked")
+_FIXABLE: Final = (*_ENVIRONMENT, "not_installed")
 
 
 def backend_hints(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
-    """One hint for each backend that stood before a chosen one and is lost, and one for each layer without any."""
-    told = set()
+    """A hint for each backend that is lost before the chosen one, and one for each layer without any.
+
+    Of those that are merely not installed the best one is enough: the tables have the others.
+    """
+    told: set[str] = set()
     for selection in data["selections"]:
         chosen = selection["backend"]
         if chosen is None and not selection["candidates"] and selection["note"] not in (None, NOTHING_VALID):
@@ -26,13 +29,17 @@ def backend_hints(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
             continue
         if chosen is None:
             yield _no_backend(selection)
+        is_advised = False
         for item in selection["candidates"]:
             if item["name"] == chosen:
                 break
-            if item["outcome"] not in _FIXABLE or not item["reasons"] or item["name"] in told:
+            if item["outcome"] not in _FIXABLE or not item["reasons"]:
                 continue
-            told.add(item["name"])
-            yield _lost(selection, item)
+            is_lost = item["outcome"] in _ENVIRONMENT or item["name"] in selection["requested"]
+            if (is_lost or (not is_advised and chosen is not None)) and item["name"] not in told:
+                told.add(item["name"])
+                yield _lost(selection, item)
+            is_advised = is_advised or not is_lost
 
 
 def _no_backend(selection: Mapping[str, Json]) -> dict[str, Json]:
@@ -55,10 +62,14 @@ def _lost(selection: Mapping[str, Json], item: Mapping[str, Json]) -> dict[str, 
     asked = item["name"] in selection["requested"]
     severity = "warning" if item["outcome"] in _ENVIRONMENT or asked else "advice"
     instead = f"; {selection['backend']} is used instead" if selection["backend"] else ""
-    state = {"not_installed": "is not installed", "blocked": "is left out", "contract": "breaks the plugin contract"}
+    state = {"not_installed": "is not installed", "contract": "breaks the plugin contract"}
     became = state.get(item["outcome"], f"is lost ({item['phase']})")
-    first = reason["message"].partition("\n")[0]
-    message = f"backend {item['name']} {became}: {first}{instead}"
+    provenance = item["provenance"] or {}
+    whose = f"{provenance.get('plugin')} ({provenance.get('distribution')} {provenance.get('version')})"
+    told = reason["message"].partition("\n")[0]
+    # A contract error begins with its plugin itself.
+    sentence = told if told.startswith(whose) else f"backend {item['name']} {became}: {told}"
+    message = f"{sentence}{instead}"
     remedy = remedy_for(reason, item["provenance"])
     return {"severity": severity, "code": reason["code"], "subject": item["name"], "message": message, "remedy": remedy}
 

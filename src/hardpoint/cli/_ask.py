@@ -12,10 +12,10 @@ import queue
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from hardpoint._isolation import _interpreter
-from hardpoint._running import _Start, describe_exit, end
+from hardpoint._running import _GRACE_SECONDS, _Start, describe_exit
 from hardpoint._trust import script_folder
 from hardpoint.cli._frames import Frames
 from hardpoint.errors import HardpointError
@@ -99,21 +99,27 @@ class _Child:
         """The answer; None: the child ended or fell silent in a plugin's code, see `verdict`."""
         start = _Start([*_interpreter(), "-c", _START], None, has_input=True)
         chunks: queue.Queue[bytes | None] = queue.Queue(maxsize=64)
+        threads: list[threading.Thread] = []
+        streams: list[IO[bytes]] = []
         try:
             process = start.wait()
             stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
             if stdin is None or stdout is None or stderr is None:
                 raise OSError("the process was started without pipes")
-            for target, arguments in (
-                (_write, (stdin, json.dumps(self._request).encode())),
-                (_read, (stdout, chunks)),
-                (_read, (stderr, chunks)),
-            ):
-                threading.Thread(target=target, args=arguments, daemon=True).start()
+            streams += (stdin, stdout, stderr)
+            content = json.dumps(self._request).encode()
+            threads += (
+                threading.Thread(target=_write, args=(stdin, content), daemon=True),
+                threading.Thread(target=_read, args=(stdout, chunks), daemon=True),
+                threading.Thread(target=_read, args=(stderr, chunks), daemon=True),
+            )
+            for thread in threads:
+                thread.start()
             answer = self._listen(chunks, lambda: process.poll() is not None)
         finally:
             # With all that it has started.
             start.end()
+            _finish(threads, streams, chunks)
         if answer is None and not self._timed_out:
             self._ended = describe_exit(process.returncode)
         if answer is None and not self._open:
@@ -230,7 +236,7 @@ def _size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:.0f} KiB"
 
 
-def _read(stream: Any, chunks: queue.Queue[bytes | None]) -> None:  # noqa: ANN401  # IO[bytes], unbuffered
+def _read(stream: IO[bytes], chunks: queue.Queue[bytes | None]) -> None:
     descriptor = stream.fileno()
     while True:
         try:
@@ -246,7 +252,23 @@ def _read(stream: Any, chunks: queue.Queue[bytes | None]) -> None:  # noqa: ANN4
             return
 
 
-def _write(stream: Any, content: bytes) -> None:  # noqa: ANN401  # as above
+def _finish(
+    threads: list[threading.Thread], streams: list[IO[bytes]], chunks: queue.Queue[bytes | None]
+) -> None:
+    """Let the threads come to their end, which is near: the process is gone. Something that left it may hold a pipe."""
+    deadline = time.monotonic() + _GRACE_SECONDS
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        try:
+            # A reader may be waiting for room.
+            chunks.get(timeout=0.01)
+        except queue.Empty:
+            continue
+    if not any(thread.is_alive() for thread in threads):
+        for stream in streams:
+            stream.close()
+
+
+def _write(stream: IO[bytes], content: bytes) -> None:
     try:
         with stream:
             stream.write(content)
@@ -255,4 +277,4 @@ def _write(stream: Any, content: bytes) -> None:  # noqa: ANN401  # as above
         return
 
 
-__all__ = ["Answer", "AskError", "ask", "end"]
+__all__ = ["Answer", "AskError", "ask"]
