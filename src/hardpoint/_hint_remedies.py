@@ -33,7 +33,9 @@ def reason_of(item: Mapping[str, Json]) -> Json:
     return next((reason for reason in item["reasons"] if reason.get("remedy")), item["reasons"][0])
 
 
-def remedy_for(reason: Mapping[str, Json], provenance: Mapping[str, Json] | None, module: str | None = None) -> str | None:
+def remedy_for(
+    reason: Mapping[str, Json], provenance: Mapping[str, Json] | None, module: str | None = None
+) -> str | None:
     """What to do or type next; None where nothing is known to help."""
     if reason.get("remedy"):
         return str(reason["remedy"])
@@ -44,7 +46,9 @@ def remedy_for(reason: Mapping[str, Json], provenance: Mapping[str, Json] | None
     if code == "masked":
         found = _VARIABLE.search(message)
         return f"unset {found[1]}, or give it devices that exist" if found else "correct the mask of visible devices"
-    if code in ("broken_import", "kernel_missing", "missing_library", "other") and any(sign in message for sign in _SYMBOL):
+    if code in ("broken_import", "kernel_missing", "missing_library", "other") and any(
+        sign in message for sign in _SYMBOL
+    ):
         what = distribution or (f"the package of {module}" if module else "it")
         return f"it was built for another torch: reinstall or rebuild {what} for the torch that is installed"
     if any(sign in message for sign in _BLUNT):

@@ -81,9 +81,7 @@ def examine(
 
         if kernels:
             imported = found._kernel_state.run(found, inspecting=True)  # noqa: SLF001  # the core's own member
-        selections = tuple(
-            survey_backends(found, config, depth=depth, requested=backend) for config in configs(found)
-        )
+        selections = tuple(survey_backends(found, config, depth=depth, requested=backend) for config in configs(found))
     left_out = start_race(state.registry, "backend", settings, inspecting=True).out
     sections, bugs = _sections(state.registry, machine)
     report = build_report(
@@ -127,9 +125,7 @@ def _resolve(
     return resolution, resolution.as_dict()
 
 
-def _sections(
-    registry: Registry, machine: Machine
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:  # Any: JSON
+def _sections(registry: Registry, machine: Machine) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:  # Any: JSON
     """What the loaded plugins add to the report, and the bugs met on the way."""
     sections: list[dict[str, Any]] = []
     bugs: list[dict[str, Any]] = []

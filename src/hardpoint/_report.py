@@ -107,7 +107,7 @@ def build_report(
         {
             "schema": SCHEMA_VERSION,
             "hardpoint": own_version(),
-            "bugs": _bugs(groups, imported) + bugs + list(more_bugs),
+            "bugs": _bugs(groups, imported, platform) + bugs + list(more_bugs),
             "machine": {
                 "system": machine.system,
                 "architecture": machine.architecture,
@@ -165,7 +165,7 @@ def _cache(machine: Machine) -> dict[str, Any]:  # Any: JSON
 
 def _described(platform: Platform) -> tuple[dict[str, Any], list[dict[str, Any]]]:  # Any: JSON
     """What the platform says of itself, and its bug where it fails to: its members are a plugin's code."""
-    provenance = platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # the core's own
+    provenance = _provenance_of(platform)
 
     def describe() -> dict[str, Any]:
         masks = {name: platform.machine.variable(name) for name in platform.device_control_env_vars}
@@ -177,6 +177,10 @@ def _described(platform: Platform) -> tuple[dict[str, Any], list[dict[str, Any]]
     shown = {"name": platform.name, "devices": [device.as_dict() for device in platform.devices], "masks": {}}
     bug = {"plugin": provenance.plugin, "phase": str(found.phase), **found.reason.as_dict()}
     return {**shown, "error": found.reason.message}, [bug] if found.outcome is Outcome.BUG else []
+
+
+def _provenance_of(platform: Platform) -> Provenance:
+    return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # the core's own
 
 
 def as_json(value: Any) -> Any:  # noqa: ANN401  # JSON
@@ -193,7 +197,9 @@ def _encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _bugs(groups: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def _bugs(
+    groups: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any] | None, platform: Platform | None
+) -> list[dict[str, Any]]:
     """What was recorded as a plugin's bug, once each: it is shown first."""
     found = [item for group in groups for item in group["candidates"] if item["outcome"] == "bug"]
     bugs = [
@@ -202,7 +208,12 @@ def _bugs(groups: Sequence[Mapping[str, Any]], kernels: Mapping[str, Any] | None
         for reason in item["reasons"]
     ]
     bugs += [
-        {"plugin": module["name"], "phase": str(Phase.IMPORT_KERNELS), **module["reason"]}
+        {
+            "plugin": "unknown" if platform is None else _provenance_of(platform).plugin,
+            "phase": str(Phase.IMPORT_KERNELS),
+            **module["reason"],
+            "message": f"{module['name']}: {module['reason']['message']}",
+        }
         for module in (kernels or {}).get("modules", ())
         if module["bug"]
     ]

@@ -46,7 +46,9 @@ def describe_variables(machine: Machine, registry: Registry) -> list[dict[str, A
 
     `value` is None where the variable is not set, or is one that may hold a secret (`source` is then ``private``).
     """
-    described = [_describe(machine, name, "hardpoint", DESCRIPTIONS[name], _DEFAULTS.get(name)) for name in DESCRIPTIONS]
+    described = [
+        _describe(machine, name, "hardpoint", DESCRIPTIONS[name], _DEFAULTS.get(name)) for name in DESCRIPTIONS
+    ]
     seen = set(DESCRIPTIONS)
     for owner, setting in _settings_of_plugins(registry):
         if setting.name not in seen:

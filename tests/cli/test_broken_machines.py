@@ -204,7 +204,9 @@ def test_the_first_lines_of_a_broken_machine(name: str) -> None:
 def test_a_truncated_kernel(site: Site, hardpoint_command: Command) -> None:
     """The file is named, and so is the command that brings a whole one."""
     (site.folder / "chip_kernels.so").write_bytes(b"\x7fELF")
-    site.platform("chip", body="def kernel_modules(self):\n    return [KernelModule(name='chip_kernels', required=True)]")
+    site.platform(
+        "chip", body="def kernel_modules(self):\n    return [KernelModule(name='chip_kernels', required=True)]"
+    )
     shown = hardpoint_command("doctor")
     assert shown.says("ERROR kernel module chip_kernels is broken: ImportError: ")
     assert shown.says("chip_kernels.so: file too short")
@@ -300,7 +302,11 @@ def test_a_circular_import(site: Site, hardpoint_command: Command) -> None:
 
 def test_malformed_metadata_elsewhere(site: Site, hardpoint_command: Command) -> None:
     """The folder, what is wrong in it, and that it must be reinstalled; no plugin is lost by it."""
-    add(site.folder, "stranger-1.0.dist-info", b"[console_scripts]\nthis is no entry point\n\xff\xfe[hardpoint.backends]\n")
+    add(
+        site.folder,
+        "stranger-1.0.dist-info",
+        b"[console_scripts]\nthis is no entry point\n\xff\xfe[hardpoint.backends]\n",
+    )
     host(site)
     shown = hardpoint_command("doctor")
     assert shown.says("WARNING broken metadata: ")

@@ -33,9 +33,7 @@ class IsolatingMachine(LiveMachine):
         """As a `LiveMachine`."""
         if isolated is None and not (self.variable("HARDPOINT_PROBE") or "").strip():
             isolated = True
-        return super().probe(
-            key, target, arguments=arguments, timeout_seconds=timeout_seconds, isolated=isolated
-        )
+        return super().probe(key, target, arguments=arguments, timeout_seconds=timeout_seconds, isolated=isolated)
 
 
 def answer(question: dict[str, Json]) -> Json:

@@ -125,7 +125,9 @@ class _Child:
         if answer is None and not self._open:
             text = self._tail.decode("utf-8", "replace").strip()
             what = f"timed out after {self._limit():g} s" if self._timed_out else self._ended
-            raise AskError(f"the process that inspects the machine {what}, in no plugin's code\n{text}".rstrip(), "died")
+            raise AskError(
+                f"the process that inspects the machine {what}, in no plugin's code\n{text}".rstrip(), "died"
+            )
         return answer
 
     def _listen(self, chunks: queue.Queue[bytes | None], has_ended: Callable[[], bool]) -> Answer | None:
@@ -252,9 +254,7 @@ def _read(stream: IO[bytes], chunks: queue.Queue[bytes | None]) -> None:
             return
 
 
-def _finish(
-    threads: list[threading.Thread], streams: list[IO[bytes]], chunks: queue.Queue[bytes | None]
-) -> None:
+def _finish(threads: list[threading.Thread], streams: list[IO[bytes]], chunks: queue.Queue[bytes | None]) -> None:
     """Let the threads come to their end, which is near: the process is gone. Something that left it may hold a pipe."""
     deadline = time.monotonic() + _GRACE_SECONDS
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:

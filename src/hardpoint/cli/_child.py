@@ -58,7 +58,9 @@ class Watcher:
         """See `hardpoint._probing.Watcher`."""
         known = self._verdicts.get((provenance.plugin, str(phase), what))
         if known is not None:
-            reason = Reason(code=known["code"], message=known["message"], remedy=known["remedy"], detail=known["detail"])
+            reason = Reason(
+                code=known["code"], message=known["message"], remedy=known["remedy"], detail=known["detail"]
+            )
             raise Replayed(Failure(Outcome.BUG, phase, reason))
         self._channel.send("b", json.dumps([provenance.plugin, str(phase), what, str(provenance)]))
         self._open.append((provenance, phase, dict(os.environ)))

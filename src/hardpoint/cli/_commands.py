@@ -23,9 +23,7 @@ COMMANDS: Final = {
 }
 """Each command's module, and its line in the list: so that ``--help`` imports none of them."""
 
-EPILOG: Final = (
-    "Exit codes: 0 fine; 1 something asked for is not available; 2 wrong use; 3 a plugin has a bug."
-)
+EPILOG: Final = "Exit codes: 0 fine; 1 something asked for is not available; 2 wrong use; 3 a plugin has a bug."
 
 
 class _LateGroup(click.Group):
@@ -43,7 +41,9 @@ class _LateGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             from hardpoint._names import near_miss
 

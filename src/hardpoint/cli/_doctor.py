@@ -42,7 +42,9 @@ def doctor(look: Look, *, verbose: bool) -> int:
 @common_options(depth=False)
 def platforms(look: Look) -> int:
     """The installed platforms, and what became of each."""
-    return show(look.view, "Hardpoint platforms", lambda: platforms_data(look), platforms_blocks, recorded=look.no_views)
+    return show(
+        look.view, "Hardpoint platforms", lambda: platforms_data(look), platforms_blocks, recorded=look.no_views
+    )
 
 
 @click.command()
@@ -59,9 +61,7 @@ def doctor_data(look: Look) -> dict[str, Json]:
     return doctor_envelope(look.source, report, labels, changes)
 
 
-def doctor_envelope(
-    source: Source, report: dict[str, Json], labels: list[str], changes: list[Json]
-) -> dict[str, Json]:
+def doctor_envelope(source: Source, report: dict[str, Json], labels: list[str], changes: list[Json]) -> dict[str, Json]:
     """The data of a report. `changes` are against the recorded one, where it was made anew."""
     code = exit_code_of(report)
     return envelope("doctor", 1, source, code, labels=labels, changes=changes, report=report)
@@ -99,9 +99,7 @@ def platforms_data(look: Look) -> dict[str, Json]:
     hints = _about(report, "platform")
     plugins = [item for item in report["plugins"] if item["plugin"].startswith("platform/")]
     part = {name: report[name] for name in _OF_PLATFORMS}
-    return envelope(
-        "platforms", 1, look.source, exit_code_of(report), hints=hints, plugins=plugins, **part
-    )
+    return envelope("platforms", 1, look.source, exit_code_of(report), hints=hints, plugins=plugins, **part)
 
 
 def platforms_blocks(data: Mapping[str, Json]) -> Iterator[Block]:

@@ -46,7 +46,11 @@ def render(data: Mapping[str, Json]) -> str:
 
 
 def _about(data: Mapping[str, Json]) -> str:
-    kinds = {"live": "Decided on this machine.", "simulated": "Decided on simulated machines.", "recomputed": "Decided for a recorded machine."}
+    kinds = {
+        "live": "Decided on this machine.",
+        "simulated": "Decided on simulated machines.",
+        "recomputed": "Decided for a recorded machine.",
+    }
     return kinds[data["source"]["kind"]]
 
 
@@ -54,9 +58,7 @@ def _problems(data: Mapping[str, Json]) -> str:
     found = [item for item in data["hints"] if item["severity"] in ("bug", "error", "warning")]
     if not found:
         return ""
-    lines = "".join(
-        f"<li>{escape(item['message'])}{_remedy(item)}</li>" for item in found
-    )
+    lines = "".join(f"<li>{escape(item['message'])}{_remedy(item)}</li>" for item in found)
     return f'<section class="problems" aria-label="What is wrong"><ul>{lines}</ul></section>'
 
 
@@ -76,10 +78,10 @@ def _legend(name: str | None, hues: Mapping[str, int], names: list[str | None]) 
 def _row(place: int, data: Mapping[str, Json], hues: Mapping[str, int]) -> str:
     device = data["devices"][place]
     is_first = place > 0 and data["devices"][place - 1]["platform"] != device["platform"]
-    cells = [
-        (number, cell) for number, cell in enumerate(data["cells"]) if cell["device"] == place
-    ]
-    body = "".join(_cell(number, cell, data, hues) for number, cell in sorted(cells, key=lambda item: item[1]["config"]))
+    cells = [(number, cell) for number, cell in enumerate(data["cells"]) if cell["device"] == place]
+    body = "".join(
+        _cell(number, cell, data, hues) for number, cell in sorted(cells, key=lambda item: item[1]["config"])
+    )
     kind = "first" if is_first else "row"
     head = f'<th scope="row">{escape(device["label"])}<small>{escape(device["words"])}</small></th>'
     return f'<tr data-device="{place}" class="{kind}">{head}{body}</tr>'
@@ -91,7 +93,14 @@ def _cell(number: int, cell: Mapping[str, Json], data: Mapping[str, Json], hues:
     valid = sum(1 for item in selection["candidates"] if item["outcome"] == "valid")
     lost = sum(1 for item in selection["candidates"] if item["outcome"] in ("failed", "bug", "contract"))
     more = ", ".join(
-        filter(None, (f"{valid} more valid" if valid else "", f"{lost} failed" if lost else "", "fallback" if selection["is_fallback"] else ""))
+        filter(
+            None,
+            (
+                f"{valid} more valid" if valid else "",
+                f"{lost} failed" if lost else "",
+                "fallback" if selection["is_fallback"] else "",
+            ),
+        )
     )
     device, config = data["devices"][cell["device"]]["label"], data["configs"][cell["config"]]["label"]
     label = f"{device}, {config}: {name or 'no backend'}{f', {more}' if more else ''}. Opens the candidates."
@@ -111,16 +120,17 @@ def _script_data(data: Mapping[str, Json]) -> str:
             "backend": cell["selection"]["backend"],
             "note": cell["selection"]["note"],
             "fields": {
-                name: value
-                for name, value in cell["selection"]["config"].items()
-                if value not in (None, False, "auto")
+                name: value for name, value in cell["selection"]["config"].items() if value not in (None, False, "auto")
             },
             "candidates": [_candidate(item) for item in cell["selection"]["candidates"]],
         }
         for cell in data["cells"]
     ]
     devices = [
-        {**{name: item[name] for name in ("label", "platform")}, "words": f"{item['label']} {item['words']} {item['platform']}".lower()}
+        {
+            **{name: item[name] for name in ("label", "platform")},
+            "words": f"{item['label']} {item['words']} {item['platform']}".lower(),
+        }
         for item in data["devices"]
     ]
     configs = [{name: item[name] for name in ("label", "kind", "dtype")} for item in data["configs"]]

@@ -11,7 +11,16 @@ from hardpoint.cli import _show
 from hardpoint.cli._document import Cell, Heading, Paragraph, Table
 from hardpoint.cli._ask import AskError
 from hardpoint.cli._options import Look, common_options
-from hardpoint.cli._question import FINE, LIVE, NOT_AVAILABLE, PLUGIN_BUG, envelope, is_without_backend, put_question, with_observed
+from hardpoint.cli._question import (
+    FINE,
+    LIVE,
+    NOT_AVAILABLE,
+    PLUGIN_BUG,
+    envelope,
+    is_without_backend,
+    put_question,
+    with_observed,
+)
 from hardpoint.cli._select import layer_options, read_configs
 from hardpoint.cli._view import show
 
@@ -23,7 +32,13 @@ if TYPE_CHECKING:
     Json = Any  # what JSON can hold
 
 _GQA: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
-_LATENT: Final = {"kind": "mla_attention", "head_size": 576, "num_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+_LATENT: Final = {
+    "kind": "mla_attention",
+    "head_size": 576,
+    "num_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+}
 _DEVICES_ABREAST: Final = 3
 TYPICAL: Final = tuple(
     {"label": label, "fields": fields}
@@ -47,9 +62,17 @@ TYPICAL: Final = tuple(
 @common_options()
 @layer_options
 @click.option("--backend", metavar="NAMES", help="The backend to take, or several in order of preference.")
-@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write a self-contained page.")
+@click.option(
+    "--html", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write a self-contained page."
+)
 def matrix(  # noqa: D417  # click's help is the documentation
-    look: Look, *, model: str | None, tensor_parallel: int, backend: str | None, html: str | None, **fields: Any  # noqa: ANN401  # a config's fields
+    look: Look,
+    *,
+    model: str | None,
+    tensor_parallel: int,
+    backend: str | None,
+    html: str | None,
+    **fields: Any,  # noqa: ANN401  # a config's fields
 ) -> int:
     """Devices by kinds of layers, and the backend that each gets.
 
@@ -85,9 +108,7 @@ def matrix(  # noqa: D417  # click's help is the documentation
     return code
 
 
-def matrix_data(
-    look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None
-) -> dict[str, Json]:
+def matrix_data(look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None) -> dict[str, Json]:
     """The devices, the layers, and a selection for each pair."""
     if look.source.recorded is not None:
         raise AskError("a snapshot holds no matrix: add --recompute to decide it here", "SnapshotError")
@@ -104,7 +125,11 @@ def matrix_data(
     cells = [{**item, "config": _place(item["config"], configs)} for item in value["cells"]]
     bugs = [bug for item in reports for bug in item["report"]["bugs"]]
     bugs += [
-        {"plugin": (candidate["provenance"] or {}).get("plugin", candidate["name"]), "phase": candidate["phase"], **reason}
+        {
+            "plugin": (candidate["provenance"] or {}).get("plugin", candidate["name"]),
+            "phase": candidate["phase"],
+            **reason,
+        }
         for cell in cells
         for candidate in cell["selection"]["candidates"]
         if candidate["outcome"] == "bug"
@@ -161,7 +186,13 @@ def _config(place: int, item: Mapping[str, Json], cells: list[dict[str, Json]]) 
     heads = fields["num_heads"]
     kv_heads = fields.get("num_kv_heads")
     shape = f"{fields['head_size']} × {heads}" + (f"/{kv_heads}" if kv_heads and kv_heads != heads else "")
-    return {"label": item["label"], "kind": kind, "dtype": dtype, "words": f"{shape}, {dtype or 'own dtype'}", "fields": fields}
+    return {
+        "label": item["label"],
+        "kind": kind,
+        "dtype": dtype,
+        "words": f"{shape}, {dtype or 'own dtype'}",
+        "fields": fields,
+    }
 
 
 def _hints(reports: list[dict[str, Json]]) -> list[Json]:

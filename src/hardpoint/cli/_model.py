@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
     Json = Any  # what JSON can hold
 
-_TEXT: Final = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config", "decoder_config")
+_TEXT: Final = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "thinker_config",
+    "language_model_config",
+    "decoder_config",
+)
 _VISION: Final = ("vision_config", "vision_tower_config", "visual", "vision_encoder")
 _AUDIO: Final = ("audio_config", "audio_encoder", "speech_config")
 _ENCODERS: Final = frozenset(

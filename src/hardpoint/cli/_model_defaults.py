@@ -40,7 +40,9 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "phi3": _row(32, 32, 3072, 32),
     "cohere2": _row(64, 64, 8192, 40, sliding_window=4096),
     "deepseek_v2": _row(32, 32, 4096, 32, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
-    "deepseek_v3": _row(128, 128, 7168, 61, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+    "deepseek_v3": _row(
+        128, 128, 7168, 61, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
+    ),
     "siglip_vision_model": _row(12, 12, 768, 12),
     "siglip2_vision_model": _row(12, 12, 768, 12),
     "clip_vision_model": _row(12, 12, 768, 12),

@@ -49,19 +49,38 @@ def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
 
         options = [
             click.option("--json", "as_json", is_flag=True, help="JSON, as its published schema describes it."),
-            click.option("--markdown", "as_markdown", is_flag=True, help="Markdown for a bug report, without anything private."),
+            click.option(
+                "--markdown", "as_markdown", is_flag=True, help="Markdown for a bug report, without anything private."
+            ),
             click.option("--simulate", metavar="PROFILES", help="A simulated machine: h100, h100:8, h100:8,a100."),
             click.option(
-                "--with", "packages", multiple=True, metavar="NAME==VERSION", help="With --simulate: a package that is installed there. Repeatable."
+                "--with",
+                "packages",
+                multiple=True,
+                metavar="NAME==VERSION",
+                help="With --simulate: a package that is installed there. Repeatable.",
             ),
-            click.option("--snapshot", metavar="FILE", type=click.Path(dir_okay=False), help="A machine recorded by hardpoint snapshot, as recorded."),
-            click.option("--recompute", is_flag=True, help="With --snapshot: decide anew, with the plugins installed here, and list what changes."),
-            click.option("--platform", metavar="NAMES", help="The platform to take, or several in order of preference."),
+            click.option(
+                "--snapshot",
+                metavar="FILE",
+                type=click.Path(dir_okay=False),
+                help="A machine recorded by hardpoint snapshot, as recorded.",
+            ),
+            click.option(
+                "--recompute",
+                is_flag=True,
+                help="With --snapshot: decide anew, with the plugins installed here, and list what changes.",
+            ),
+            click.option(
+                "--platform", metavar="NAMES", help="The platform to take, or several in order of preference."
+            ),
         ]
         if depth:
             options.append(
                 click.option(
-                    "--depth", type=click.Choice(["static", "loaded", "ready"]), help="How deep to look (default: loaded)."
+                    "--depth",
+                    type=click.Choice(["static", "loaded", "ready"]),
+                    help="How deep to look (default: loaded).",
                 )
             )
         for option in reversed(options):
@@ -99,7 +118,9 @@ def _source(snapshot: str | None, recompute: bool, simulate: str | None, package
 def _package(text: str) -> tuple[str, str | None]:
     name, separator, version = text.partition("==")
     if not name.strip() or (separator and not version.strip()):
-        raise click.BadParameter(f"{text!r}: expected NAME==VERSION, or NAME- for one that is not installed", param_hint="--with")
+        raise click.BadParameter(
+            f"{text!r}: expected NAME==VERSION, or NAME- for one that is not installed", param_hint="--with"
+        )
     if not separator:
         if name.endswith("-"):
             return name[:-1].strip(), None

@@ -21,7 +21,9 @@ NOT_AVAILABLE: Final = 1
 WRONG_USE: Final = 2
 PLUGIN_BUG: Final = 3
 
-WRONG_USES: Final = frozenset({"SettingsError", "ConfigError", "UnknownPlatformError", "UnknownProfileError", "SimulationError", "SnapshotError"})
+WRONG_USES: Final = frozenset(
+    {"SettingsError", "ConfigError", "UnknownPlatformError", "UnknownProfileError", "SimulationError", "SnapshotError"}
+)
 """Errors of ours that say that something was asked for in a wrong way."""
 
 

@@ -36,6 +36,7 @@ _HELP: Final = {
     "kv_cache_dtype": "Storage of the cache; auto: the dtype.",
     "block_size": "Tokens per cache block.",
     "attention_type": f"{', '.join(AttentionType)}.",
+    "causal": "A token sees itself and what is before it (default: exactly for decoders).",
     "sliding_window": "Positions that a token sees, itself included.",
     "sinks": "One extra logit per head in the softmax's denominator.",
     "alibi": "Linear position bias.",
@@ -80,7 +81,11 @@ def layer_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @common_options()
 @layer_options
-@click.option("--backend", metavar="NAMES", help="The backend to take, or several in order of preference; a last 'auto' opens the automatic order.")
+@click.option(
+    "--backend",
+    metavar="NAMES",
+    help="The backend to take, or several in order of preference; a last 'auto' opens the automatic order.",
+)
 def select(look: Look, *, model: str | None, tensor_parallel: int, backend: str | None, **fields: Any) -> int:  # noqa: ANN401  # a config's fields
     """Which backend an engine would get, and every candidate with every reason.
 
@@ -132,15 +137,11 @@ def _read_json(path: str) -> Json:
         raise click.UsageError(f"{path} cannot be read as JSON: {error}") from None
 
 
-def select_data(
-    look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None
-) -> dict[str, Json]:
+def select_data(look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None) -> dict[str, Json]:
     """A selection for each config, in order."""
     if look.source.recorded is not None:
         look = look._replace(source=only_recorded(look.source, configs))
-    report, labels, _ = examine(
-        look.source, configs=configs, depth=look.depth, platform=look.platform, backend=backend
-    )
+    report, labels, _ = examine(look.source, configs=configs, depth=look.depth, platform=look.platform, backend=backend)
     code = exit_code_of(report)
     strict = report["settings"].get("strict") is True
     lost = [item for item in report["selections"] if item["is_fallback"]]
@@ -203,4 +204,6 @@ def select_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
 
 def _devices(platform: Mapping[str, Json]) -> str:
     names = [item["name"] for item in platform["devices"]]
-    return ", ".join(f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names))
+    return ", ".join(
+        f"{names.count(name)} × {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names)
+    )

@@ -28,7 +28,9 @@ WIDTH = 80
 
 @click.command()
 @common_options()
-@click.option("-o", "--output", metavar="FILE", required=True, type=click.Path(), help="The file to write; - for standard output.")
+@click.option(
+    "-o", "--output", metavar="FILE", required=True, type=click.Path(), help="The file to write; - for standard output."
+)
 def snapshot(look: Look, *, output: str) -> int:
     """Record the machine's facts and its report in one file, redacted, to be looked at elsewhere with --snapshot."""
     if look.source.kind == "snapshot":

@@ -85,7 +85,10 @@ def _grid(table: Table, width: int) -> Grid:
         needed = max([len(head), *(len(line) for text in texts for line in text.splitlines())], default=1)
         # The last column takes what is left; the others what they need, up to a share.
         grid.add_column(
-            head, overflow="fold", min_width=min(needed, width // (count + 2)), ratio=1 if is_last and count > 1 else None
+            head,
+            overflow="fold",
+            min_width=min(needed, width // (count + 2)),
+            ratio=1 if is_last and count > 1 else None,
         )
     for row in table.rows:
         grid.add_row(*(_cell(cell) for cell in row))
