@@ -17,8 +17,7 @@ _BY_CODE: Final = {
     "permission": "give this user access to it (the group that owns it, or the container's --group-add)",
     "missing_library": "install what brings the library, or add its folder to LD_LIBRARY_PATH",
     "other_build": "install a build of torch for this accelerator",
-    "timeout": "see why it does not answer (a wedged driver needs a reset or a reboot); HARDPOINT_PROBE_TIMEOUT sets the "
-    "limit",
+    "timeout": "see why it does not answer (a wedged driver needs a reboot); HARDPOINT_PROBE_TIMEOUT sets the limit",
     "duplicate": "uninstall all but one of them",
     "compiler": "install a C compiler and the headers that it needs",
 }

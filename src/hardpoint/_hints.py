@@ -81,7 +81,7 @@ def _no_platform(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     else:
         asked = f" ({resolution['source']}: {', '.join(resolution['requested'])})" if resolution["requested"] else ""
         first = (resolution.get("error") or "").partition("\n")[0].rstrip(":")
-        message = f"no platform can be used here{asked}" if not first else first
+        message = first or f"no platform can be used here{asked}"
         installed = [item["name"] for item in data["plugins"] if item["plugin"].startswith("platform/")]
         remedy = f"set HARDPOINT_PLATFORM to one of: {', '.join(installed)}" if asked and installed else None
         if not asked and "cpu" not in installed:

@@ -23,9 +23,9 @@ from hardpoint.hookspecs import PlatformSpec, Rank
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hardpoint._backend_spec import BackendSpec
     from hardpoint._kernel_records import KernelReport
     from hardpoint._machine import Machine
-    from hardpoint._backend_spec import BackendSpec
     from hardpoint._plugins import PluginEntry, Registry
     from hardpoint._reasons import Candidate
     from hardpoint._selection import Selection

@@ -387,7 +387,9 @@ class _Selector:
         )
 
     def _nothing_left(self, request: Request, candidates: Sequence[Candidate]) -> HardpointError:
-        lines = "".join(f"\n  {candidate.describe()}{remedies(candidate)}" for candidate in candidates)
+        from hardpoint._table import candidate_table
+
+        lines = "".join(f"\n{line}" for line in candidate_table(candidates, "backend"))
         if not candidates:
             lines = (
                 "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa (or another), or "

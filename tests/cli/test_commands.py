@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +16,8 @@ from hardpoint.cli._commands import COMMANDS, cli, run
 from tests.plugins import config
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Command
     from tests.plugins import Site
 

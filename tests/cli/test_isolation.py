@@ -31,7 +31,7 @@ def _whole(site: Site) -> None:
             {"body": f"def kernel_modules(self):\n    {SEGFAULT.splitlines()[0]}\n    {SEGFAULT.splitlines()[1]}"},
             "import kernels",
         ),
-        ({"hooks": f"@hookimpl\ndef hardpoint_report(self, machine):\n    import os\n    os.abort()"}, "report"),
+        ({"hooks": "@hookimpl\ndef hardpoint_report(self, machine):\n    import os\n    os.abort()"}, "report"),
     ],
 )
 def test_a_platform_that_crashes_anywhere(
@@ -152,21 +152,13 @@ def test_a_bug_is_shown_first_and_is_the_exit_code(site: Site, hardpoint_command
 
 def test_a_section_that_fails_is_a_line(site: Site, hardpoint_command: Command) -> None:
     """The sections of the other plugins are shown, and the failing one says why it is not."""
-    section = "from hardpoint.hookspecs import ReportSection\nreturn [ReportSection(title='Clocks', lines=(('boost', '2 GHz'),))]"
-    site.platform(
-        "good",
-        hooks=f"@hookimpl\ndef hardpoint_report(self, machine):\n    {section.replace(chr(10), chr(10) + '    ')}",
-    )
-    site.platform(
-        "bad",
-        hooks="@hookimpl\ndef hardpoint_report(self, machine):\n    raise OSError('no clock')",
-        detect="return Detection.absent('no')",
-    )
-    site.platform(
-        "odd",
-        hooks="@hookimpl\ndef hardpoint_report(self, machine):\n    return ['text']",
-        detect="return Detection.absent('no')",
-    )
+    hook = "@hookimpl\ndef hardpoint_report(self, machine):\n    "
+    absent = "return Detection.absent('no')"
+    top = "from hardpoint.hookspecs import ReportSection"
+    good = f"{hook}return [ReportSection(title='Clocks', lines=(('boost', '2 GHz'),))]"
+    site.platform("good", hooks=good, plugin_top=top)
+    site.platform("bad", hooks=f"{hook}raise OSError('no clock')", detect=absent)
+    site.platform("odd", hooks=f"{hook}return ['text']", detect=absent)
     shown = hardpoint_command("doctor")
     for part in ("Clocks (platform/good)", "2 GHz", "this section failed: OSError: no clock", "expected a list of"):
         assert part in shown.out

@@ -53,7 +53,7 @@ class _LateGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001  # click's
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:  # noqa: ARG001, FBT001  # click's
     if value and not ctx.resilient_parsing:
         from hardpoint import __version__
 

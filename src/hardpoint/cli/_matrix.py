@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hardpoint.cli import _show
-from hardpoint.cli._document import Cell, Heading, Paragraph, Table
 from hardpoint.cli._ask import AskError
+from hardpoint.cli._document import Cell, Heading, Paragraph, Table
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import (
     FINE,
@@ -65,7 +65,7 @@ TYPICAL: Final = tuple(
 @click.option(
     "--html", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write a self-contained page."
 )
-def matrix(  # noqa: D417  # click's help is the documentation
+def matrix(  # click's help is the documentation
     look: Look,
     *,
     model: str | None,

@@ -28,10 +28,47 @@ _TEXT: Final = (
 _VISION: Final = ("vision_config", "vision_tower_config", "visual", "vision_encoder")
 _AUDIO: Final = ("audio_config", "audio_encoder", "speech_config")
 _ENCODERS: Final = frozenset(
-    "bert roberta xlm-roberta xlm-roberta-xl camembert distilbert electra deberta deberta-v2 mpnet albert nomic_bert "
-    "modernbert eurobert neobert xmod new gte jina_bert ernie esm vit deit beit dinov2 dinov2_with_registers dinov3_vit "
-    "siglip_vision_model siglip2_vision_model clip_vision_model pixtral intern_vit_6b internvl_vision qwen2_vl "
-    "qwen2_5_vl mllama_vision_model llama4_vision_model idefics3_vision sam_vision_model".split()
+    (
+        "bert",
+        "roberta",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "camembert",
+        "distilbert",
+        "electra",
+        "deberta",
+        "deberta-v2",
+        "mpnet",
+        "albert",
+        "nomic_bert",
+        "modernbert",
+        "eurobert",
+        "neobert",
+        "xmod",
+        "new",
+        "gte",
+        "jina_bert",
+        "ernie",
+        "esm",
+        "vit",
+        "deit",
+        "beit",
+        "dinov2",
+        "dinov2_with_registers",
+        "dinov3_vit",
+        "siglip_vision_model",
+        "siglip2_vision_model",
+        "clip_vision_model",
+        "pixtral",
+        "intern_vit_6b",
+        "internvl_vision",
+        "qwen2_vl_vision",
+        "qwen2_5_vl_vision",
+        "mllama_vision_model",
+        "llama4_vision_model",
+        "idefics3_vision",
+        "sam_vision_model",
+    )
 )
 _ALIBI: Final = frozenset(("bloom", "mpt"))
 _SINKS: Final = frozenset(("gpt_oss",))
@@ -64,7 +101,7 @@ class Model(NamedTuple):
 
 
 def read_model(data: Json, *, tensor_parallel: int = 1, block_size: int | None = 16) -> Model:
-    """The kinds of layers of a model configuration. Errors: `ConfigError` for what is none, or lacks its head counts."""
+    """The kinds of layers of a configuration. Errors: `ConfigError` for what is none, or lacks its head counts."""
     if not isinstance(data, dict):
         raise ConfigError("a model's configuration is a JSON object", field="model")
     reader = _Reader(tensor_parallel, block_size)
@@ -180,10 +217,9 @@ class _Reader:
                 )
                 continue
             for label, fields in self._fields(data, dtype, attention_type, window):
-                if shared and number >= count - shared:
-                    fields["kv_sharing"] = True
-                    label = f"{label}, shared cache"
-                self._add(prefix, label, fields, number, count)
+                is_sharing = bool(shared) and number >= count - shared
+                more = {"kv_sharing": True} if is_sharing else {}
+                self._add(prefix, f"{label}, shared cache" if is_sharing else label, {**fields, **more}, number, count)
 
     def _fields(
         self, data: Mapping[str, Json], dtype: Json, attention_type: str, window: int | None

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 
-def _row(heads: int, kv_heads: int, hidden: int, layers: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+def _row(heads: int, kv_heads: int | None, hidden: int, layers: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+    # None: as many as there are heads, however many those are.
     return {
         "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
+        **({} if kv_heads is None else {"num_key_value_heads": kv_heads}),
         "hidden_size": hidden,
         "num_hidden_layers": layers,
         **more,
@@ -20,9 +21,9 @@ def _row(heads: int, kv_heads: int, hidden: int, layers: int, **more: Any) -> di
 
 
 DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "llama": _row(32, 32, 4096, 32),
-    "mistral": _row(32, 8, 4096, 32),
-    "ministral": _row(32, 8, 4096, 32),
+    "llama": _row(32, None, 4096, 32),
+    "mistral": _row(32, 8, 4096, 32, sliding_window=4096),
+    "ministral": _row(32, 8, 4096, 32, sliding_window=4096),
     "mixtral": _row(32, 8, 4096, 32),
     "gemma": _row(16, 16, 3072, 28, head_dim=256),
     "gemma2": _row(8, 4, 2304, 26, head_dim=256, sliding_window=4096, attn_logit_softcapping=50.0),
@@ -37,22 +38,22 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "qwen3_next": _row(16, 2, 2048, 48, head_dim=256, full_attention_interval=4),
     "llama4_text": _row(40, 8, 5120, 48, head_dim=128, attention_chunk_size=8192, no_rope_layers=[]),
     "mllama_text_model": _row(32, 8, 4096, 40),
-    "phi3": _row(32, 32, 3072, 32),
+    "phi3": _row(32, None, 3072, 32),
     "cohere2": _row(64, 64, 8192, 40, sliding_window=4096),
     "deepseek_v2": _row(32, 32, 4096, 32, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
     "deepseek_v3": _row(
         128, 128, 7168, 61, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
     ),
-    "siglip_vision_model": _row(12, 12, 768, 12),
-    "siglip2_vision_model": _row(12, 12, 768, 12),
-    "clip_vision_model": _row(12, 12, 768, 12),
-    "vit": _row(12, 12, 768, 12),
-    "dinov2": _row(12, 12, 768, 12),
-    "pixtral": _row(16, 16, 1024, 24, head_dim=64),
-    "bert": _row(12, 12, 768, 12),
-    "roberta": _row(12, 12, 768, 12),
-    "xlm-roberta": _row(12, 12, 768, 12),
-    "modernbert": _row(12, 12, 768, 22, local_attention=128, global_attn_every_n_layers=3),
+    "siglip_vision_model": _row(12, None, 768, 12),
+    "siglip2_vision_model": _row(12, None, 768, 12),
+    "clip_vision_model": _row(12, None, 768, 12),
+    "vit": _row(12, None, 768, 12),
+    "dinov2": _row(12, None, 768, 12),
+    "pixtral": _row(16, None, 1024, 24, head_dim=64),
+    "bert": _row(12, None, 768, 12),
+    "roberta": _row(12, None, 768, 12),
+    "xlm-roberta": _row(12, None, 768, 12),
+    "modernbert": _row(12, None, 768, 22, local_attention=128, global_attn_every_n_layers=3),
     "jamba": _row(32, 8, 4096, 32, attn_layer_period=8, attn_layer_offset=4),
     "t5": {"d_model": 512, "d_kv": 64, "num_heads": 8, "num_layers": 6},
 }
@@ -62,7 +63,7 @@ def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     """The configuration with what its class adds. One that states a thing under another name keeps its own."""
     model_type = str(data.get("model_type", "")).lower()
     known = DEFAULTS.get(model_type, {})
-    stated = {name: value for name, value in data.items() if value is not None or name in ("sliding_window",)}
+    stated = {name: value for name, value in data.items() if value is not None or name == "sliding_window"}
     more = {name: value for name, value in known.items() if name not in stated}
     if "layer_types" in data:
         for name in ("full_attention_interval", "attn_layer_period", "global_attn_every_n_layers"):

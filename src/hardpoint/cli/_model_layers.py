@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _FULL: Final = "full_attention"
 _SLIDING: Final = "sliding_attention"
-_PATTERNS: Final = {"gemma3_text": 6, "gemma3": 6, "cohere2": 4}
+_PATTERNS: Final = {"gemma3_text": 6, "gemma3": 6, "gemma3n_text": 5, "cohere2": 4}
 """Every how manieth layer is a full one, where the configuration leaves it to its class."""
 
 
@@ -25,10 +25,9 @@ def layer_types_of(data: Mapping[str, Json], count: int, attention_type: str) ->
     found: list[tuple[str, int | None]] = []
     for name in names:
         if name in (_SLIDING, "local_attention", "local", "sliding_window"):
-            found.append((_SLIDING, window))
-        elif name == "modern_local":
-            # So many tokens to both sides together.
-            found.append((_SLIDING, int(data["local_attention"]) // 2 + 1))
+            both_sides = data.get("local_attention")
+            # ModernBERT counts the tokens of both sides together.
+            found.append((_SLIDING, both_sides // 2 + 1 if isinstance(both_sides, int) else window))
         elif name == "gpt_neo_local":
             found.append((_SLIDING, int(data.get("window_size", 256))))
         elif name in ("attention", "global", "full", "hybrid", "*"):
@@ -85,7 +84,7 @@ def _special(data: Mapping[str, Json], count: int, model_type: str) -> list[str]
         return ["linear_attention" if (number + 1) % every else _FULL for number in range(count)]
     every = data.get("global_attn_every_n_layers")
     if isinstance(every, int) and every > 0 and isinstance(data.get("local_attention"), int):
-        return ["modern_local" if number % every else _FULL for number in range(count)]
+        return [_SLIDING if number % every else _FULL for number in range(count)]
     kinds = data.get("attention_types")
     if model_type == "gpt_neo" and isinstance(kinds, list):
         names = [name for group, times in kinds for _ in range(times) for name in group]

@@ -10,8 +10,8 @@ import click
 from hardpoint.attention import AttentionConfig, AttentionType
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli import _show
-from hardpoint.cli._document import Hint, Paragraph
 from hardpoint.cli._ask import AskError
+from hardpoint.cli._document import Hint, Paragraph
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import NOT_AVAILABLE, envelope, examine, exit_code_of
 from hardpoint.cli._view import show

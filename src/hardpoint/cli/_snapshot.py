@@ -10,8 +10,8 @@ import click
 
 from hardpoint._snapshot import Snapshot
 from hardpoint.cli import _show
-from hardpoint.cli._document import Heading, Paragraph
 from hardpoint.cli._doctor import TITLE, TYPICAL_CONFIGS, doctor_blocks, doctor_envelope
+from hardpoint.cli._document import Heading, Paragraph
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import Source, envelope, exit_code_of, label_of, put_question, with_observed
 from hardpoint.cli._view import VIEWS, show

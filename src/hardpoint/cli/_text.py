@@ -105,7 +105,7 @@ def _cell(cell: Cell) -> Text:
 
 def _clean(text: str) -> str:
     """Without control characters: what a plugin says may not move the cursor or change colours."""
-    return "".join(char if char in "\n" or char.isprintable() else " " for char in text)
+    return "".join(char if char == "\n" or char.isprintable() else " " for char in text)
 
 
 def terminal_width(stream: TextIO) -> int:
