@@ -114,7 +114,7 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         message = f"{sentence}{instead}"
         yield _hint("warning", reason["code"], item["name"], message, remedy_for(reason, item["provenance"]))
     for item in resolution["candidates"]:
-        if item["name"] == chosen:
+        if item["outcome"] == "chosen":
             for reason in item["reasons"]:
                 text = f"platform {chosen}: {_first_line(reason)}"
                 severity = "advice" if reason["code"] in ("not_installed", "missing_dependency") else "warning"
@@ -130,16 +130,22 @@ def _hardware(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         name, seen = item["platform"], item["evidence"][0]
         here = f"{item['name']} is here ({seen})"
         used = f"; {resolution['platform']} is used instead" if resolution["platform"] else ""
-        if name == resolution["platform"] or name in resolution["requested"]:
+        if name == resolution["platform"]:
             continue
+        outcome = outcomes.get(name)
         if name not in installed:
             distribution = item["distribution"]
             remedy = f"pip install {distribution}" if distribution else "ask its vendor for a hardpoint plugin"
             yield _hint("warning", "not_installed", name, f"{here} and no plugin for it is installed{used}", remedy)
-        elif outcomes.get(name) == "absent":
+        elif outcome in ("absent", "blocked"):
             reason = reason_of(next(entry for entry in resolution["candidates"] if entry["name"] == name))
-            message = f"{here} and platform {name} does not see it: {_first_line(reason)}{used}"
-            yield _hint("warning", "no_device", name, message, reason.get("remedy") or item["remedy"])
+            why = "does not see it" if outcome == "absent" else "is left out"
+            message = f"{here} and platform {name} {why}: {_first_line(reason)}{used}"
+            yield _hint("warning", reason["code"], name, message, reason.get("remedy") or item["remedy"])
+        elif outcome is None and resolution["platform"]:
+            asked = f"{resolution['source']} asks for {', '.join(resolution['requested'])}"
+            remedy = f"unset {resolution['source']}" if resolution["source"] != "argument" else None
+            yield _hint("advice", "other", name, f"{here} and stands idle: {asked}", remedy)
 
 
 def _devices(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:

@@ -8,7 +8,7 @@ whose it is. Records hold text only, so that nothing which the failing frames he
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
 from hardpoint._say import say_debug
@@ -16,6 +16,7 @@ from hardpoint.errors import ContractError, EnvironmentFailure, HardpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
 _T = TypeVar("_T")
 
@@ -60,14 +61,16 @@ class Failure(NamedTuple):
         return EnvironmentFailure(self.reason.message, code=self.reason.code, remedy=self.reason.remedy)
 
 
-class Watcher(Protocol):
-    """Told whenever a plugin's code begins and ends, so that it is known whose code a process died in."""
+if TYPE_CHECKING:
 
-    def begin(self, provenance: Provenance, phase: Phase, what: str) -> None:
-        """Before the code runs. Raises `Replayed` to answer in its place."""
+    class Watcher(Protocol):
+        """Told whenever a plugin's code begins and ends, so that it is known whose code a process died in."""
 
-    def end(self) -> None:
-        """After it has returned or raised; never after `SystemExit` and the like."""
+        def begin(self, provenance: Provenance, phase: Phase, what: str) -> None:
+            """Before the code runs. Raises `Replayed` to answer in its place."""
+
+        def end(self) -> None:
+            """After it has returned or raised; never after `SystemExit` and the like."""
 
 
 class Replayed(Exception):

@@ -351,7 +351,6 @@ def test_what_is_no_model(data: Any, said: str) -> None:
         read_model(data)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("model_type", sorted(DEFAULTS))
 def test_the_defaults_are_those_of_the_classes(model_type: str) -> None:
     """A bare configuration gives the layers of the class's own: heads, sizes and windows, layer by layer."""

@@ -107,6 +107,10 @@ def platforms_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     yield from _show.head(data, {**data, "hardpoint": data["hardpoint"]})
     yield from _show.platform_blocks(data)
     yield from _show.plugin_blocks(data)
+    for item in data["plugins"]:
+        if item.get("unknown_members"):
+            names = ", ".join(item["unknown_members"])
+            yield Paragraph(f"{item['plugin']} has members that the contract does not know: {names}", "dim", 2)
 
 
 _OF_BACKENDS: Final = ("bugs", "machine", "settings", "resolution", "kernels", "selections")
