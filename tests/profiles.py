@@ -79,6 +79,7 @@ def add_platform(
         text = content if isinstance(content, str) else json.dumps(content)
         (where / f"{file}.json").write_text(text)
     detect = options.pop("detect", DETECT.format(name=name, NAME=name.upper()))
-    options.setdefault("spec", f"profiles='{resources}:{folder}'")
+    settings = f"(Setting('{name.upper()}_VISIBLE_DEVICES', 'the mask'),)"
+    options.setdefault("spec", f"profiles='{resources}:{folder}', settings={settings}")
     site.platform(name, detect=detect, **options)
     return where

@@ -32,6 +32,7 @@ _COMMON: Final = frozenset(
 )
 """Names that say nothing of a person, and are words of other texts."""
 
+_ENVIRONMENTS: Final = ("<venv>", "<python>")
 _MIN_SECRET: Final = 6
 _HARMLESS_VALUES: Final = frozenset(("default", "disabled", "enabled", "prompt", "always", "unless", "inherit"))
 
@@ -53,7 +54,11 @@ def private_facts() -> Private:
     folders: dict[str, str] = {}
     for number, (path, placeholder) in enumerate(_folders()):
         for form in (path, os.path.realpath(path)) if path else ():
-            if _is_worth_hiding(form, placeholder):
+            inside = any(
+                form.startswith(f"{known}{os.sep}") for known, shown in folders.items() if shown in _ENVIRONMENTS
+            )
+            # What is where in an environment is no secret.
+            if _is_worth_hiding(form, placeholder) and not (inside and "{" in placeholder):
                 folders.setdefault(form.rstrip("/\\"), placeholder.format(number))
     temporary = tuple(dict.fromkeys(path.rstrip("/\\") for path in _temporary()))
     words = {name: "<user>" for name in _users() if len(name) > 2 and name.lower() not in _COMMON}

@@ -34,6 +34,7 @@ _DEVICE_FIELDS: Final = (
     "numa_node",
     "properties",
 )
+_WOULD_DO: Final = "would do"
 _TAKEN: Final = frozenset(map(str, (Outcome.CHOSEN, Outcome.VALID)))
 
 
@@ -125,23 +126,25 @@ def _selection_changes(key: str, before: Mapping[str, Any], after: Mapping[str, 
     ruled_out = {
         _text(item.get("name")): item for item in _dicts(before.get("candidates")) if _is_ruled_out_deeper(item)
     }
-    candidates = [item for item in _dicts(after.get("candidates")) if item.get("name") not in ruled_out]
-    backend = next((_text(item.get("name")) for item in candidates if item.get("outcome") in _TAKEN), None)
-    if before.get("backend") != backend:
+    candidates = [item for item in _dicts(after.get("candidates")) if _text(item.get("name")) not in ruled_out]
+    backend = next((_text(item.get("name")) for item in candidates if _is_taken(item)), None)
+    if _text(before.get("backend")) != backend:
         yield Change(f"{key}: backend", _text(before.get("backend")), backend)
     old, new = _verdicts(before), _verdicts(after)
-    for name in ruled_out:
-        # Nothing is known of it but that it is still there and allowed; if it is not, that is news.
-        if name in new and new[name] == "taken":
-            new[name] = old.get(name or "", "taken")
+    # Of these nothing is known but that they are still there and would be looked at; if not, that is news.
+    new.update({name: old[name] for name in ruled_out if new.get(name) == _WOULD_DO})
     yield from _differences(f"{key}: candidate", old, new)
 
 
 def _is_ruled_out_deeper(candidate: Mapping[str, Any]) -> bool:
-    if candidate.get("outcome") in _TAKEN:
+    if _is_taken(candidate):
         return False
     codes = [reason.get("code") for reason in _dicts(candidate.get("reasons"))]
-    return candidate.get("phase") in _DEEPER or str(ReasonCode.KERNEL_MISSING) in codes
+    return _text(candidate.get("phase")) in _DEEPER or str(ReasonCode.KERNEL_MISSING) in codes
+
+
+def _is_taken(candidate: Mapping[str, Any]) -> bool:
+    return _text(candidate.get("outcome")) in _TAKEN
 
 
 def _verdicts(decision: Mapping[str, Any]) -> dict[str | None, str]:
@@ -149,8 +152,7 @@ def _verdicts(decision: Mapping[str, Any]) -> dict[str | None, str]:
     found = {}
     for item in _dicts(decision.get("candidates")):
         reasons = "; ".join(str(reason.get("message")) for reason in _dicts(item.get("reasons")))
-        outcome = item.get("outcome")
-        found[_text(item.get("name"))] = "taken" if outcome in _TAKEN else f"{outcome}: {reasons}"
+        found[_text(item.get("name"))] = _WOULD_DO if _is_taken(item) else f"{item.get('outcome')}: {reasons}"
     return found
 
 

@@ -11,31 +11,30 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hardpoint._machine import Json
     from hardpoint._private import Private
 
-_WORDS: Final = (
-    r"token(?!s|i)|secret|passw(?:or)?d|passphrase|credential|api[_-]?key|access[_-]?key|private[_-]?key|"
-    r"auth[_-]?key|session[_-]?key|license[_-]?key"
+_SECRET_WORDS: Final = re.compile(
+    r"token(?!s|i)|secret|passw(?:or)?d|passphrase|credential|signature|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"auth[_-]?key|session[_-]?key|license[_-]?key",
+    re.IGNORECASE,
 )
-_NAME: Final = rf"(?:[A-Z0-9_]*(?:TOKEN(?!S|I)|SECRET|PASS|KEY)[A-Z0-9_]*|(?i:[\w.-]*(?:{_WORDS}|signature)[\w.-]*))"
-"""What names a secret: as variables are written anything with KEY in it, else what leaves no doubt."""
-_VALUE: Final = r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"',;&]+)"""
+"""What leaves no doubt in any name."""
+_SECRET_PARTS: Final = re.compile(r"TOKEN(?!S|I)|SECRET|PASS|KEY")
+"""What is enough in a name that is written as variables are."""
 _NOT_SECRET: Final = frozenset(("dispatch_key", "ray_device_key"))
 """Fields of ours that are called so."""
 _NOTHING: Final = frozenset(("none", "null", "true", "false", "0", "1"))
 
-_ASSIGNMENTS: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"(?:(?<=[\s\"'])|\A)(?P<head>--?(?P<name>{_NAME})[ =]){_VALUE}",
-        rf"(?<![\w.-])(?P<head>(?P<name>{_NAME})[\"']?\s*=\s*){_VALUE}",
-        # A colon also stands in plain sentences, after any word with KEY in it.
-        rf"(?i)(?<![\w.-])(?P<head>(?P<name>[\w.-]*(?:{_WORDS})\w*)[\"']?\s*:\s*){_VALUE}",
-    )
-)
+# Names are matched whole and judged afterwards: a pattern that looks inside them takes the square of the time.
+_ASSIGNED: Final = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?(?:=|[ \t]+=[ \t]*)")
+_FLAG: Final = re.compile(r"(?:(?<=[\s\"'])|\A)--?([\w-]+)[ =]")
+# A colon also stands in plain sentences, after any word with KEY in it.
+_DESCRIBED: Final = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?[ \t]*:[ \t]*")
+_VALUE: Final = re.compile(r"""(?P<quote>["'])(?P<quoted>[^"'\n]*)(?P=quote)|[^\s"',;&]+""")
+
 _ISSUED: Final = (
     r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|"
     r"sk-[\w-]{12,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{12,}|AIza[\w-]{20,}|"
@@ -55,7 +54,7 @@ _SECRETS: Final = tuple(
     )
 )
 _MAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
-_SERIAL: Final = re.compile(r"(?i)(\bserial(?:[ _-]?(?:number|no\.?))?[\"']?\s*[:=]\s*)([\"']?[\w.-]+)")
+_SERIAL: Final = re.compile(r"(?i)(\bserial(?:[ _-]?(?:number|no\.?))?[\"']?\s*[:=]\s*[\"']?)([\w.-]+)")
 _SERIAL_NAME: Final = re.compile(
     r"(?i)(?:\A|[/._ -])(?:serial(?:[_ -]?(?:number|no))?|asset[_-]?tag|machine[_-]id|boot_id|product_uuid)\Z"
 )
@@ -78,7 +77,6 @@ _MOUNTS: Final = "/proc/self/mountinfo"
 _KERNEL_MOUNT: Final = re.compile(r" - (?:cgroup2?|proc|sysfs) ")
 _PLACEHOLDER: Final = re.compile(r"<[a-z]+(?:-\d+)?>")
 _FIELD: Final = re.compile(r"[a-z_]+")
-_SECRET_NAME: Final = re.compile(_NAME)
 _VERSION_NAME: Final = re.compile(r"version\Z|\Arelease\Z|kernel")
 
 
@@ -122,7 +120,7 @@ class Redactor:
         if isinstance(value, str | int) and not isinstance(value, bool):
             if _SERIAL_NAME.search(name) and str(value).strip():
                 return self._numbered("serial", str(value).strip())
-            if isinstance(value, str) and value and name not in _NOT_SECRET and _SECRET_NAME.fullmatch(name):
+            if isinstance(value, str) and value and _names_a_secret(name):
                 return self._secret(value)
         return self.data(value, name)
 
@@ -132,14 +130,15 @@ class Redactor:
             text = self._literal.sub(lambda found: self._secret(found[0]), text)
         for pattern in _SECRETS:
             text = pattern.sub(lambda found: self._secret(found[0]), text)
-        for pattern in _ASSIGNMENTS:
-            text = pattern.sub(self._assigned, text)
+        text = self._values(text, _ASSIGNED, _names_a_secret)
+        text = self._values(text, _FLAG, _names_a_secret)
+        text = self._values(text, _DESCRIBED, lambda name: _SECRET_WORDS.search(name) is not None)
         text = _MAIL.sub(lambda found: self._numbered("mail", found[0]), text)
         if self._paths is not None:
             text = self._paths.sub(self._path, text)
         if self._names is not None:
             text = self._names.sub(lambda found: self._words[found[0].lower()], text)
-        text = _SERIAL.sub(lambda found: found[1] + self._numbered("serial", found[2].strip("\"'")), text)
+        text = _SERIAL.sub(lambda found: found[1] + self._numbered("serial", found[2]), text)
         text = self._ids(text, name)
         text = _MAC.sub(lambda found: self._numbered("mac", found[0].lower()), text)
         if not _VERSION_NAME.search(name):
@@ -166,18 +165,23 @@ class Redactor:
                 continue
             shift = hashlib.blake2s(seen.encode(), key=self._salt, digest_size=1).digest()[0]
             other = "0123456789abcdef"[(int(digit, 16) + shift) % 16]
-            shown.append(other.upper() if character.isupper() else other)
+            shown.append(other)
             seen += digit
-        return "".join(shown)
+        found = "".join(shown)
+        return found.upper() if text.isupper() else found
 
-    def _assigned(self, found: re.Match[str]) -> str:
+    def _values(self, text: str, heads: re.Pattern[str], is_secret: Callable[[str], bool]) -> str:
         """Of ``NAME=secret`` the name stays."""
-        value = found["value"]
-        quote = value[0] if value[0] in "\"'" else ""
-        inner = value.strip(quote) if quote else value
-        if not inner or inner.lower() in _NOTHING or found["name"] in _NOT_SECRET:
-            return found[0]
-        return f"{found['head']}{quote}{self._secret(inner)}{quote}"
+        parts, position = [], 0
+        for head in heads.finditer(text):
+            value = _VALUE.match(text, head.end()) if head.end() >= position and is_secret(head[1]) else None
+            if value is None:
+                continue
+            quote, inner = value["quote"] or "", value["quoted"] if value["quote"] else value[0]
+            if inner and inner.lower() not in _NOTHING:
+                parts += [text[position : head.end()], quote, self._secret(inner), quote]
+                position = value.end()
+        return "".join([*parts, text[position:]])
 
     def _path(self, found: re.Match[str]) -> str:
         folder, rest = found["folder"], found["rest"]
@@ -199,6 +203,12 @@ class Redactor:
             self._counts[kind] = self._counts.get(kind, 0) + 1
             known = self._numbers[kind, text] = f"<{kind}-{self._counts[kind]}>"
         return known
+
+
+def _names_a_secret(name: str) -> bool:
+    if name in _NOT_SECRET:
+        return False
+    return (name.isupper() and _SECRET_PARTS.search(name) is not None) or _SECRET_WORDS.search(name) is not None
 
 
 def _path_pattern(folders: Iterable[str]) -> re.Pattern[str] | None:
