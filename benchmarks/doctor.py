@@ -94,7 +94,9 @@ def main() -> None:
         # Once before, so that everything is compiled.
         for arguments in sides.values():
             seconds(python, *arguments)
-        rounds = [{name: seconds(python, *arguments) for name, arguments in sides.items()} for _ in range(options.rounds)]
+        rounds = [
+            {name: seconds(python, *arguments) for name, arguments in sides.items()} for _ in range(options.rounds)
+        ]
     print(f"plugins: {', '.join(plugins)}; no torch")
     for name in sides:
         print(f"{name:20}{statistics.median(item[name] for item in rounds) * 1000:9.0f} ms")

@@ -24,7 +24,9 @@ def machine(site: Site, *functions: tuple[str, str, str], **more: Any) -> InMemo
     files = dict(more.pop("files", {}))
     for number, facts in enumerate(functions):
         folder = f"/sys/bus/pci/devices/0000:{number:02x}:00.0"
-        files |= {f"{folder}/{name}": f"{fact}\n" for name, fact in zip(("vendor", "device", "class"), facts, strict=True)}
+        files |= {
+            f"{folder}/{name}": f"{fact}\n" for name, fact in zip(("vendor", "device", "class"), facts, strict=True)
+        }
     variables = {"HARDPOINT_PLUGINS": ",".join(site.allowed), "HOME": "/home/u", **more.pop("variables", {})}
     return InMemoryMachine(files=files, directories=["/home/u"], variables=variables, **more)
 
@@ -58,8 +60,10 @@ def test_hardware_whose_plugin_is_missing(site: Site) -> None:
         ),
         (
             "warning",
-            "Tenstorrent accelerator is here (PCI 0000:02:00.0) and no plugin for it is installed; "
-            "host is used instead",
+            (
+                "Tenstorrent accelerator is here (PCI 0000:02:00.0) and no plugin for it is installed; "
+                "host is used instead"
+            ),
             "ask its vendor for a hardpoint plugin",
         ),
     ]
@@ -175,7 +179,9 @@ def test_the_gravest_come_first(site: Site) -> None:
     site.platform("lost", detect="raise OSError('libl.so: cannot open shared object file')")
     site.platform("host", rank="CPU", api="None")
     site.backend("first", variants="AttentionVariant(head_size=Integers(maximum=8))")
-    report = hardpoint.inspect([config(), config(head_size=32)], machine=machine(site, variables={"HARDPOINT_STRIKT": "1"}))
+    report = hardpoint.inspect(
+        [config(), config(head_size=32)], machine=machine(site, variables={"HARDPOINT_STRIKT": "1"})
+    )
     found = report.as_dict()["hints"]
     ranks = [SEVERITIES.index(item["severity"]) for item in found]
     assert ranks == sorted(ranks)
@@ -196,8 +202,10 @@ def test_a_backend_that_is_asked_for_and_refuses(site: Site) -> None:
     report = hardpoint.inspect([config()], machine=machine(site), backend="nobody")
     assert hints(report)[0][:2] == (
         "error",
-        "no attention backend is valid on chip: nobody: head size 64, 4 heads, float32 (nobody: unknown backend "
-        "'nobody'. Installed: first, second)",
+        (
+            "no attention backend is valid on chip: nobody: head size 64, 4 heads, float32 (nobody: unknown backend "
+            "'nobody'. Installed: first, second)"
+        ),
     )
     (selection,) = report.as_dict()["selections"]
     assert [item["outcome"] for item in selection["candidates"] if item["name"] in ("first", "second")] == ["valid"] * 2

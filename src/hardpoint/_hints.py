@@ -72,7 +72,8 @@ def _no_platform(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     rivals = [item for item in resolution["candidates"] if item["outcome"] == "valid"]
     if len(rivals) > 1:
         listed = " and ".join(_provenance(item["provenance"]) for item in rivals)
-        remedy = f"set HARDPOINT_PLATFORM={rivals[0]['name']} (or {', '.join(item['name'] for item in rivals[1:])})"
+        others = ", ".join(item["name"] for item in rivals[1:])
+        remedy: str | None = f"set HARDPOINT_PLATFORM={rivals[0]['name']} (or {others})"
         message = f"two plugins are at odds: {listed} are both usable, and neither goes before the other"
         yield _hint("error", "duplicate", "platform", message, remedy)
     elif not resolution["candidates"] and not data["plugins"]:
@@ -81,7 +82,7 @@ def _no_platform(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     else:
         asked = f" ({resolution['source']}: {', '.join(resolution['requested'])})" if resolution["requested"] else ""
         first = (resolution.get("error") or "").partition("\n")[0].rstrip(":")
-        message = first or f"no platform can be used here{asked}"
+        message: str = first or f"no platform can be used here{asked}"
         installed = [item["name"] for item in data["plugins"] if item["plugin"].startswith("platform/")]
         remedy = f"set HARDPOINT_PLATFORM to one of: {', '.join(installed)}" if asked and installed else None
         if not asked and "cpu" not in installed:

@@ -120,8 +120,10 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
     "container without device node": (
         nvidia(traces=()),
         (
-            ("WARNING NVIDIA GPU is here (PCI 0000:10:00.0) and platform cuda does not see it: no NVIDIA device: "
-            "neither device nodes nor a driver; cpu is used instead"),
+            (
+                "WARNING NVIDIA GPU is here (PCI 0000:10:00.0) and platform cuda does not see it: no NVIDIA device: "
+                "neither device nodes nor a driver; cpu is used instead"
+            ),
             "-> load NVIDIA's driver (nvidia-smi must work); start a container with --gpus all",
         ),
     ),
@@ -156,16 +158,20 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
     "read-only cache": (
         nvidia(variables={"HARDPOINT_CACHE_DIR": "/ro/cache"}, files={"/ro/x": ""}, read_only=["/ro"]),
         (
-            ("WARNING nothing can be cached, so what compiles kernels may fail: HARDPOINT_CACHE_DIR=/ro/cache cannot be "
-            "used: /ro cannot be written"),
+            (
+                "WARNING nothing can be cached, so what compiles kernels may fail: HARDPOINT_CACHE_DIR=/ro/cache cannot "
+                "be used: /ro cannot be written"
+            ),
             "-> make it writable, or set HARDPOINT_CACHE_DIR to a directory that is",
         ),
     ),
     "unknown uid": (
         nvidia(variables={"HOME": "/"}, user_id=4711),
         (
-            ("ADVICE HOME is not set or not this user's, so kernels are cached in a temporary directory: "
-            "/tmp/hardpoint-4711"),
+            (
+                "ADVICE HOME is not set or not this user's, so kernels are cached in a temporary directory: "
+                "/tmp/hardpoint-4711"
+            ),
             "-> set HARDPOINT_CACHE_DIR to a directory that stays",
         ),
     ),

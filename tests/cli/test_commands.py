@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hardpoint
+from hardpoint._settings import DESCRIPTIONS
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli._commands import COMMANDS, cli, run
 from tests.plugins import config
@@ -178,7 +179,7 @@ def test_settings_name_every_variable(site: Site, hardpoint_command: Command) ->
     site.monkeypatch.setenv("HARDPOINT_PLATFROM", "chip")
     shown = hardpoint_command("settings", "--json")
     variables = {item["name"]: item for item in shown.json()["variables"]}
-    assert variables.keys() >= set(hardpoint._settings.DESCRIPTIONS)  # type: ignore[attr-defined]  # a private module
+    assert variables.keys() >= set(DESCRIPTIONS)
     assert (variables["CHIP_MASK"]["value"], variables["CHIP_MASK"]["source"]) == ("0,1", "environment")
     assert (variables["CHIP_API_TOKEN"]["value"], variables["CHIP_API_TOKEN"]["source"]) == (None, "private")
     assert variables["HARDPOINT_PLATFROM"]["meant"] == "HARDPOINT_PLATFORM"

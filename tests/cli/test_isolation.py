@@ -58,7 +58,7 @@ def test_a_backend_that_crashes_anywhere(
     site: Site, hardpoint_command: Command, place: dict[str, str], phase: str
 ) -> None:
     """The other backend is chosen."""
-    site.backend("crasher", **place)  # type: ignore[arg-type]  # keyword arguments of the fixture
+    site.backend("crasher", **place)
     data = hardpoint_command("backends", "--json").json()
     (bug,) = data["bugs"]
     assert (bug["plugin"], bug["phase"], bug["code"]) == ("backend/crasher", phase, "crashed")

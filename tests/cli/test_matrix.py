@@ -31,7 +31,9 @@ return Detection.usable([chip(0, "8.0"), chip(1, "9.0"), chip(2, "8.0")])
 @pytest.fixture
 def mixed(site: Site) -> Site:
     """Two kinds of devices, of which only the newer runs the better backend, which never does windows."""
-    site.platform("chip", detect=TWO, priorities="BackendPriority('fast', 'best'), BackendPriority('slow', 'everywhere')")
+    site.platform(
+        "chip", detect=TWO, priorities="BackendPriority('fast', 'best'), BackendPriority('slow', 'everywhere')"
+    )
     new = "if device_capability.version < (9, 0):\n    return [Reason(code='capability', message='needs 9.0 & <more>')]"
     site.backend("fast", validate=f"{new}\nreturn ['no windows'] if config.sliding_window else []")
     site.backend("slow")
@@ -42,9 +44,10 @@ def test_each_device_gets_its_own_backend(mixed: Site, hardpoint_command: Comman
     """Alike devices are one row; a refusal on one device does not cost the other."""
     data = hardpoint_command("matrix", "--json").json()
     assert [item["indices"] for item in data["devices"]] == [[0, 2], [1]]
-    assert [item["label"] for item in data["configs"]] == [item["label"] for item in TYPICAL]
+    assert [item["label"] for item in data["configs"]] == [label for label, _ in TYPICAL]
     found = {
-        (cell["device"], data["configs"][cell["config"]]["label"]): cell["selection"]["backend"] for cell in data["cells"]
+        (cell["device"], data["configs"][cell["config"]]["label"]): cell["selection"]["backend"]
+        for cell in data["cells"]
     }
     assert (found[0, "Decoder"], found[1, "Decoder"], found[1, "Window and sinks"]) == ("slow", "fast", "slow")
     assert found[1, "Latent (MLA)"] is None
@@ -84,7 +87,7 @@ class _Page(HTMLParser):
 
 
 def test_the_page_stands_alone(mixed: Site, hardpoint_command: Command, tmp_path: Path) -> None:
-    """Well-formed, nothing from elsewhere, every cell named in the markup itself, nothing of a plugin's text is markup."""
+    """Well-formed, nothing from elsewhere, every cell in the markup itself, nothing of a plugin's text is markup."""
     file = tmp_path / "matrix.html"
     assert hardpoint_command("matrix", "--html", str(file)).code == 0
     text = file.read_text(encoding="utf-8")
@@ -129,7 +132,13 @@ def browser() -> Iterator[Any]:
 
     options = selenium.ChromeOptions()
     options.binary_location = binary
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1300,900", "--disable-dev-shm-usage"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1300,900",
+        "--disable-dev-shm-usage",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     opened = selenium.Chrome(options=options, service=Service(driver))
@@ -146,7 +155,6 @@ def page(mixed: Site, hardpoint_command: Command, tmp_path: Path, browser: Any) 
     return browser
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_in_a_real_browser(page: Any) -> None:
     """It loads without errors, filters, opens a cell with its reasons by mouse and by keys, and closes it again."""
@@ -158,18 +166,24 @@ def test_in_a_real_browser(page: Any) -> None:
     def shown(selector: str) -> list[Any]:
         return [item for item in all_of(selector) if item.is_displayed()]
 
+    def choose(name: str, value: str) -> None:
+        script = "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))"
+        page.execute_script(script, all_of(f"#{name}")[0], value)
+
     assert page.get_log("browser") == []
     assert len(shown("tbody tr")) == 2
     assert all_of("#status")[0].text == f"2 of 2 devices, {len(TYPICAL)} of {len(TYPICAL)} layers"
 
     all_of("#device")[0].send_keys("8.0")
-    assert [row.find_element("css selector", "th").text.splitlines()[0] for row in shown("tbody tr")] == ["2 × Chip <8.0>"]
+    assert [row.find_element("css selector", "th").text.splitlines()[0] for row in shown("tbody tr")] == [
+        "2 × Chip <8.0>"
+    ]
     all_of("#device")[0].clear()
     all_of("#device")[0].send_keys(" ")
     assert len(shown("tbody tr")) == 2
-    page.execute_script("const s = document.getElementById('kind'); s.value = 'mla_attention'; s.dispatchEvent(new Event('input', {bubbles: true}))")
+    choose("kind", "mla_attention")
     assert [head.text.splitlines()[0] for head in shown("thead th")] == ["Device", "Latent (MLA)"]
-    page.execute_script("const s = document.getElementById('kind'); s.value = ''; s.dispatchEvent(new Event('input', {bubbles: true}))")
+    choose("kind", "")
 
     shown("td button")[0].click()
     dialog = all_of("dialog")[0]
@@ -191,10 +205,12 @@ def test_in_a_real_browser(page: Any) -> None:
     assert not dialog.is_displayed()
     assert page.switch_to.active_element == shown("td button")[1]
 
-    legend = [item for item in all_of(".legend button") if item.text.startswith("fast")][0]
+    legend = next(item for item in all_of(".legend button") if item.text.startswith("fast"))
     legend.click()
     assert legend.get_attribute("aria-pressed") == "true"
-    assert len(all_of("td button.dimmed")) == len([item for item in all_of("td button") if item.text.splitlines()[0] != "fast"])
+    assert len(all_of("td button.dimmed")) == len(
+        [item for item in all_of("td button") if item.text.splitlines()[0] != "fast"]
+    )
     legend.click()
     assert all_of("td button.dimmed") == []
 

@@ -17,6 +17,8 @@ from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli._commands import COMMANDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.cli.conftest import Command
     from tests.plugins import Site
 
@@ -93,7 +95,8 @@ def messy(site: Site) -> Site:
         priorities="BackendPriority('first', 'fast'), BackendPriority('missing', 'faster', 'hardpoint-missing')",
         detect="""
         odd = {"watts": 2.5, "tags": ("a", 1), "none": None}
-        reason = Reason(code="permission", message="no access\\nsecond line", requested=(1, "x"), accepted="y", remedy="z")
+        more = {"requested": (1, "x"), "accepted": "y", "remedy": "z"}
+        reason = Reason(code="permission", message="no access\\nsecond line", **more)
         capability = DeviceCapability(runtime="chip", arch="c1", features=frozenset({"bf16"}))
         return Detection.usable([Device(index=0, name="Chip", capability=capability, properties=odd)], notes=[reason])
         """,
@@ -145,7 +148,9 @@ def test_the_output_validates(messy: Site, hardpoint_command: Command, arguments
     assert data["exit_code"] == shown.code == 3
 
 
-@pytest.mark.parametrize("arguments", [("doctor",), ("platforms",), ("backends",), ("select", *LAYER), ("matrix",), ("settings",)])
+@pytest.mark.parametrize(
+    "arguments", [("doctor",), ("platforms",), ("backends",), ("select", *LAYER), ("matrix",), ("settings",)]
+)
 def test_the_output_of_an_empty_machine_validates(
     site: Site, hardpoint_command: Command, arguments: tuple[str, ...]
 ) -> None:
@@ -168,12 +173,13 @@ def test_a_field_that_nobody_published_does_not_validate(site: Site, hardpoint_c
     site.platform("host", rank="CPU")
     data = hardpoint_command("doctor", "--json").json()
     check(data)
-    for change in (
+    changes: tuple[Callable[[Any], object], ...] = (
         lambda data: data.update(more=1),
         lambda data: data["report"]["resolution"]["candidates"][0].update(more=1),
         lambda data: data["report"]["machine"].pop("system"),
         lambda data: data["report"]["hints"].append({"severity": "odd"}),
-    ):
+    )
+    for change in changes:
         copy = json.loads(json.dumps(data))
         change(copy)
         with pytest.raises(jsonschema.ValidationError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from hardpoint.cli import _show
-from hardpoint.cli._document import Heading, Paragraph, Table
+from hardpoint.cli._document import Cell, Heading, Paragraph, Table
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import TYPICAL, TYPICAL_LABEL, envelope, examine, exit_code_of
 from hardpoint.cli._view import show
@@ -133,10 +133,10 @@ def backends_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     yield from _show.plugin_blocks(data)
     rows = tuple(
         (
-            _show.Cell(item["name"]),
-            _show.Cell(item["spec"]["kind"]),
-            _show.Cell(" or ".join(item["spec"]["platforms"])),
-            _show.Cell(", ".join(item["spec"]["requires"]) or "nothing"),
+            Cell(item["name"]),
+            Cell(item["spec"]["kind"]),
+            Cell(" or ".join(item["spec"]["platforms"])),
+            Cell(", ".join(item["spec"]["requires"]) or "nothing"),
         )
         for item in data["plugins"]
         if item["spec"] is not None

@@ -24,15 +24,15 @@ from hardpoint.cli._question import (
 from hardpoint.cli._select import layer_options, read_configs
 from hardpoint.cli._view import show
 
+Json = Any  # what JSON can hold
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from hardpoint.cli._document import Block
 
-    Json = Any  # what JSON can hold
-
-_GQA: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
-_LATENT: Final = {
+_GQA: Final[dict[str, Json]] = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
+_LATENT: Final[dict[str, Json]] = {
     "kind": "mla_attention",
     "head_size": 576,
     "num_heads": 128,
@@ -40,20 +40,17 @@ _LATENT: Final = {
     "qk_rope_head_dim": 64,
 }
 _DEVICES_ABREAST: Final = 3
-TYPICAL: Final = tuple(
-    {"label": label, "fields": fields}
-    for label, fields in (
-        ("Decoder", _GQA),
-        ("Decoder, float16", {**_GQA, "dtype": "float16"}),
-        ("Decoder, FP8 cache", {**_GQA, "kv_cache_dtype": "float8_e4m3fn"}),
-        ("Small heads", {"head_size": 64, "num_heads": 16, "num_kv_heads": 4, "block_size": 16}),
-        ("Window and sinks", {**_GQA, "head_size": 64, "num_heads": 64, "sliding_window": 128, "sinks": True}),
-        ("Soft cap", {"head_size": 256, "num_heads": 8, "num_kv_heads": 4, "soft_cap": 50.0, "block_size": 16}),
-        ("Latent (MLA)", {**_LATENT, "block_size": 64}),
-        ("MLA prefill", {"head_size": 192, "v_head_size": 128, "num_heads": 128}),
-        ("Encoder", {"head_size": 64, "num_heads": 12, "attention_type": "encoder_only"}),
-        ("Vision tower", {"head_size": 72, "num_heads": 16, "attention_type": "encoder_only"}),
-    )
+TYPICAL: Final[tuple[tuple[str, dict[str, Json]], ...]] = (
+    ("Decoder", _GQA),
+    ("Decoder, float16", {**_GQA, "dtype": "float16"}),
+    ("Decoder, FP8 cache", {**_GQA, "kv_cache_dtype": "float8_e4m3fn"}),
+    ("Small heads", {"head_size": 64, "num_heads": 16, "num_kv_heads": 4, "block_size": 16}),
+    ("Window and sinks", {**_GQA, "head_size": 64, "num_heads": 64, "sliding_window": 128, "sinks": True}),
+    ("Soft cap", {"head_size": 256, "num_heads": 8, "num_kv_heads": 4, "soft_cap": 50.0, "block_size": 16}),
+    ("Latent (MLA)", {**_LATENT, "block_size": 64}),
+    ("MLA prefill", {"head_size": 192, "v_head_size": 128, "num_heads": 128}),
+    ("Encoder", {"head_size": 64, "num_heads": 12, "attention_type": "encoder_only"}),
+    ("Vision tower", {"head_size": 72, "num_heads": 16, "attention_type": "encoder_only"}),
 )
 """The kinds of layers that today's models have: Llama, GPT-OSS, Gemma 2, DeepSeek, BERT, SigLIP."""
 
@@ -79,15 +76,14 @@ def matrix(  # click's help is the documentation
     With --simulate each profile is a machine of its own; 'all' takes every profile of the installed plugins. Layers
     are those of --model, or the one that the options describe, or a set that today's models have.
     """
-    # The same for all devices: to each its own dtype would compare what is not the same.
-    fields["dtype"] = fields["dtype"] or (None if model is not None else "bfloat16")
     described = {name: value for name, value in fields.items() if value is not None}
     if model is None and "head_size" not in described and "num_heads" not in described:
-        configs = [{"label": item["label"], "fields": {**described, **item["fields"]}} for item in TYPICAL]
+        configs = [{"label": label, "fields": {**own, **described}} for label, own in TYPICAL]
         notes: list[str] = []
     else:
         configs, notes = read_configs(model, tensor_parallel, fields)
     for item in configs:
+        # The same for all devices: to each its own dtype would compare what is not the same.
         item["fields"]["dtype"] = item["fields"].get("dtype") or "bfloat16"
     made: list[dict[str, Json]] = []
 

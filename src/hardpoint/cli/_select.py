@@ -122,8 +122,9 @@ def read_configs(
                 raise click.UsageError(f"a layer needs {named}; or give --model CONFIG.JSON")
             configs, notes = [{"label": "The layer", "fields": given}], []
         for config in configs:
+            own: dict[str, Json] = config["fields"]
             # Checked here, where a mistake is one of use; the dtype may be left to the platform.
-            AttentionConfig(**{"dtype": "float32", **{k: v for k, v in config["fields"].items() if v is not None}})
+            AttentionConfig(**{"dtype": "float32", **{name: own[name] for name in own if own[name] is not None}})
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     return configs, notes
