@@ -7,11 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pytest
 
-pytest.importorskip("click")
-pytest.importorskip("rich")
-
-from hardpoint.cli._commands import run
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -43,6 +38,10 @@ class Command(Protocol):
 @pytest.fixture
 def hardpoint_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Shown]:
     """The command line, in 80 columns."""
+    pytest.importorskip("click")
+    pytest.importorskip("rich")
+    from hardpoint.cli._commands import run
+
     for name in ("COLUMNS", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
 
 import hardpoint
 from hardpoint import EnvironmentFailure, InMemoryMachine
 from hardpoint.cli import _text
 from hardpoint.cli._doctor import TYPICAL_CONFIGS, doctor_blocks, doctor_envelope
 from hardpoint.cli._question import LIVE
+from tests.cli.conftest import Shown
 from tests.distributions import add
 from tests.native import EXTENSION_SUFFIX, binary
+from tests.processes import open_to_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,8 +167,8 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
         nvidia(variables={"HARDPOINT_CACHE_DIR": "/ro/cache"}, files={"/ro/x": ""}, read_only=["/ro"]),
         (
             (
-                "WARNING nothing can be cached, so what compiles kernels may fail: HARDPOINT_CACHE_DIR=/ro/cache cannot "
-                "be used: /ro cannot be written"
+                "WARNING nothing can be cached, so what compiles kernels may fail: HARDPOINT_CACHE_DIR=/ro/cache "
+                "cannot be used: /ro cannot be written"
             ),
             "-> make it writable, or set HARDPOINT_CACHE_DIR to a directory that is",
         ),
@@ -330,3 +338,29 @@ def test_a_user_without_name_and_home(site: Site, hardpoint_command: Command, tm
     shown = hardpoint_command("doctor")
     assert shown.says("so kernels are cached in a temporary directory: ")
     assert "Platform: host" in shown.out
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+def test_the_live_doctor_of_a_user_without_a_name(site: Site) -> None:
+    """Nobody knows the user, there is no home, nothing is written: it works, and says where caches would go."""
+    host(site)
+    open_to_all(site.folder)
+    who: dict[str, Any] = {"user": 12345, "group": 12345, "extra_groups": []}
+    environment = {"PYTHONPATH": str(site.folder), "PATH": os.defpath, "HARDPOINT_PLUGINS": ",".join(site.allowed)}
+    try:
+        subprocess.run([sys.executable, "-c", "import click, rich"], env=environment, check=True, **who)
+    except (PermissionError, subprocess.CalledProcessError):
+        pytest.skip("that user cannot reach this interpreter and its packages")
+    done = subprocess.run(
+        [sys.executable, "-m", "hardpoint.cli", "doctor"],
+        env=environment,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        **who,
+    )
+    shown = Shown(done.returncode, done.stdout, done.stderr)
+    assert shown.says("ADVICE HOME is not set or not this user's, so kernels are cached in a temporary directory: ")
+    assert shown.says("/hardpoint-12345 -> set HARDPOINT_CACHE_DIR to a directory that stays")
+    assert (shown.code, shown.err) == (0, "")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
 
 import hardpoint
 from hardpoint._settings import DESCRIPTIONS
@@ -429,3 +433,23 @@ def test_a_snapshot_of_another_form(site: Site, hardpoint_command: Command, tmp_
 def test_the_version(site: Site) -> None:
     """One line."""
     assert program(site, "--version").stdout.decode() == f"hardpoint {hardpoint.__version__}\n"
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs a mount namespace")
+@pytest.mark.parametrize("change", ["mount -t tmpfs none /proc", "mount -o remount,ro /"])
+def test_without_proc_and_with_a_read_only_file_system(site: Site, change: str) -> None:
+    """In a namespace of its own: the doctor works, and writes nothing."""
+    site.platform("host", rank="CPU")
+    site.backend("plain")
+    if subprocess.run(["unshare", "-m", "sh", "-c", change], capture_output=True, check=False).returncode:
+        pytest.skip("this user, or this system, makes no namespaces")
+    command = f'{change} && exec "{sys.executable}" -m hardpoint.cli doctor'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(site.folder)},
+    )
+    assert done.stderr == b""
+    assert b"Platform: host" in done.stdout
+    assert done.returncode == 0

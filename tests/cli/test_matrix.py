@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
 from hardpoint.cli._html import render
 from hardpoint.cli._matrix import TYPICAL
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
 import hardpoint.cli
 from hardpoint._hints import SEVERITIES
 from hardpoint._reasons import Outcome, Phase, ReasonCode
