@@ -132,9 +132,9 @@ def _is_look(whole: str) -> bool:
 
 def _is_look_of_a_builtin(call: ast.Call) -> bool:
     name = ast.unparse(call.func)
+    looked = {*_MODULES, "os", "ctypes"}
     return name == "open" or (
-        name == "__import__"
-        and any(isinstance(item, ast.Constant) and item.value in {*_MODULES, "os", "ctypes"} for item in call.args)
+        name == "__import__" and any(isinstance(item, ast.Constant) and item.value in looked for item in call.args)
     )
 
 
