@@ -165,7 +165,11 @@ class _Reader:
         self._thread.start()
 
     def _read(self) -> None:
-        descriptor = self._stream.fileno()
+        # Closed by the thread that reads it: whoever waits may have given up long before.
+        with self._stream:
+            self._read_to_the_end(self._stream.fileno())
+
+    def _read_to_the_end(self, descriptor: int) -> None:
         while True:
             try:
                 chunk = os.read(descriptor, _CHUNK_BYTES)
@@ -186,8 +190,6 @@ class _Reader:
         Something that left its session may hold the stream still; then the thread ends when that does.
         """
         self._thread.join(_GRACE_SECONDS)
-        if not self._thread.is_alive():
-            self._stream.close()
 
     def content(self) -> bytes:
         return b"".join(self._chunks)
