@@ -100,13 +100,11 @@ class _Child:
         start = _Start([*_interpreter(), "-c", _START], None, has_input=True)
         chunks: queue.Queue[bytes | None] = queue.Queue(maxsize=64)
         threads: list[threading.Thread] = []
-        streams: list[IO[bytes]] = []
         try:
             process = start.wait()
             stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
             if stdin is None or stdout is None or stderr is None:
                 raise OSError("the process was started without pipes")
-            streams += (stdin, stdout, stderr)
             content = json.dumps(self._request).encode()
             threads += (
                 threading.Thread(target=_write, args=(stdin, content), daemon=True),
@@ -119,7 +117,7 @@ class _Child:
         finally:
             # With all that it has started.
             start.end()
-            _finish(threads, streams, chunks)
+            _finish(threads, chunks)
         if answer is None and not self._timed_out:
             self._ended = describe_exit(process.returncode)
         if answer is None and not self._open:
@@ -239,23 +237,24 @@ def _size(count: int) -> str:
 
 
 def _read(stream: IO[bytes], chunks: queue.Queue[bytes | None]) -> None:
-    descriptor = stream.fileno()
-    while True:
-        try:
-            chunk = os.read(descriptor, 1 << 16)
-        except OSError:
-            chunk = b""
-        try:
-            chunks.put(chunk or None, timeout=60)
-        except queue.Full:
-            # Nobody listens any more.
-            return
-        if not chunk:
-            return
+    # Closed by the thread that reads it: something that has left the process may hold the other end for long.
+    with stream:
+        while True:
+            try:
+                chunk = os.read(stream.fileno(), 1 << 16)
+            except OSError:
+                chunk = b""
+            try:
+                chunks.put(chunk or None, timeout=60)
+            except queue.Full:
+                # Nobody listens any more.
+                return
+            if not chunk:
+                return
 
 
-def _finish(threads: list[threading.Thread], streams: list[IO[bytes]], chunks: queue.Queue[bytes | None]) -> None:
-    """Let the threads come to their end, which is near: the process is gone. Something that left it may hold a pipe."""
+def _finish(threads: list[threading.Thread], chunks: queue.Queue[bytes | None]) -> None:
+    """Let the threads come to their end, which is near: the process is gone."""
     deadline = time.monotonic() + _GRACE_SECONDS
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         try:
@@ -263,9 +262,6 @@ def _finish(threads: list[threading.Thread], streams: list[IO[bytes]], chunks: q
             chunks.get(timeout=0.01)
         except queue.Empty:
             continue
-    if not any(thread.is_alive() for thread in threads):
-        for stream in streams:
-            stream.close()
 
 
 def _write(stream: IO[bytes], content: bytes) -> None:
