@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hardpoint._settings import KINDS
 from hardpoint.attention import AttentionConfig, AttentionType
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli import _show
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
     Json = Any  # what JSON can hold
 
+_CHOICES: Final = {"kind": list(KINDS), "attention_type": list(map(str, AttentionType))}
 _TYPES: Final = {"str": str, "int": int, "bool": bool, "float": float}
 _HELP: Final = {
-    "kind": "attention or mla_attention.",
+    "kind": "Of the operation.",
     "head_size": "Elements per head of query and key.",
     "v_head_size": "Elements per head of the value (default: the head size).",
     "num_heads": "Query heads of this rank.",
@@ -35,7 +37,7 @@ _HELP: Final = {
     "dtype": "Of query, key, value and result (default: what the platform prefers).",
     "kv_cache_dtype": "Storage of the cache; auto: the dtype.",
     "block_size": "Tokens per cache block.",
-    "attention_type": f"{', '.join(AttentionType)}.",
+    "attention_type": "Who attends to whom.",
     "causal": "A token sees itself and what is before it (default: exactly for decoders).",
     "sliding_window": "Positions that a token sees, itself included.",
     "sinks": "One extra logit per head in the softmax's denominator.",
@@ -59,7 +61,8 @@ def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
         if stated == "bool":
             option = click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=help_text)
         else:
-            option = click.option(flag, name, type=_TYPES.get(stated, str), default=None, help=help_text)
+            kind = click.Choice(_CHOICES[name]) if name in _CHOICES else _TYPES.get(stated, str)
+            option = click.option(flag, name, type=kind, default=None, help=help_text)
         function = option(function)
     return function
 
