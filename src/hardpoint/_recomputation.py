@@ -72,8 +72,8 @@ class Recomputation:
 def recompute(snapshot: Snapshot) -> Recomputation:
     """See `Snapshot.recompute`."""
     recorded = snapshot.report.as_dict()
-    report = inspect(_configs(recorded), machine=recomputing_machine(snapshot), depth="static")
-    return Recomputation(report=report, changes=tuple(_changes(recorded, report.as_dict())))
+    report = inspect(recorded_configs(recorded), machine=recomputing_machine(snapshot), depth="static")
+    return Recomputation(report=report, changes=tuple(changes_between(recorded, report.as_dict())))
 
 
 def recomputing_machine(snapshot: Snapshot) -> RecordedMachine:
@@ -95,7 +95,8 @@ def _refused_here() -> Iterator[str]:
                 yield distribution or f"{kind}/{entry.name}"
 
 
-def _configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]:
+def recorded_configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]:
+    """The layers that a recorded report has decided about, as far as they can be asked about here."""
     found = []
     for selection in _dicts(recorded.get("selections")):
         try:
@@ -106,7 +107,8 @@ def _configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+def changes_between(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    """What came out differently in a second report."""
     if recorded.get("hardpoint") != now.get("hardpoint"):
         yield Change("hardpoint", _text(recorded.get("hardpoint")), _text(now.get("hardpoint")))
     yield from _differences("plugin", _plugins(recorded), _plugins(now))

@@ -33,7 +33,7 @@ LAYER = {"label": "one", "fields": {"head_size": 64, "num_heads": 4}}
 
 
 @given(
-    st.lists(st.one_of(st.binary(max_size=40), st.tuples(st.sampled_from("be+A"), st.text("abc{}\"\\<>", max_size=20)))),
+    st.lists(st.one_of(st.binary(max_size=40), st.tuples(st.sampled_from("be+A"), st.text('abc{}"\\<>', max_size=20)))),
     st.integers(1, 7),
 )
 def test_frames_are_told_from_noise(parts: list[Any], size: int) -> None:
@@ -117,7 +117,11 @@ def test_what_is_known_is_replayed(channel: tuple[_child.Watcher, Any]) -> None:
     """The step is not run again; its outcome is the one that it had."""
     found = attempt(lambda: pytest.fail("it ran"), phase=Phase.LOAD, provenance=WHO, inspecting=True)
     assert isinstance(found, Failure)
-    assert (found.outcome, str(found.reason.code), found.reason.message) == (Outcome.BUG, "crashed", "crashed with SIGSEGV")
+    assert (found.outcome, str(found.reason.code), found.reason.message) == (
+        Outcome.BUG,
+        "crashed",
+        "crashed with SIGSEGV",
+    )
 
 
 def test_a_change_of_the_environment_is_undone(
@@ -202,9 +206,7 @@ def test_a_wrong_config_is_told(site: Site) -> None:
         answer(question("examine", configs=[{"label": "x", "fields": {"head_size": 0, "num_heads": 1}}]))
 
 
-def test_probes_are_isolated_unless_the_variable_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch, site: Site
-) -> None:
+def test_probes_are_isolated_unless_the_variable_says_otherwise(monkeypatch: pytest.MonkeyPatch, site: Site) -> None:
     """In a process of its own, or in this one."""
     (site.folder / "asks_pid.py").write_text("import os\ndef ask():\n    return os.getpid()\n")
     machine = build_machine({"kind": "live"})

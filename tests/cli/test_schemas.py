@@ -17,7 +17,7 @@ import hardpoint.cli
 from hardpoint._hints import SEVERITIES
 from hardpoint._reasons import Outcome, Phase, ReasonCode
 from hardpoint.attention._config import FIELD_NAMES
-from hardpoint.cli._commands import COMMANDS
+from hardpoint.cli._commands import COMMANDS, cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -197,4 +197,9 @@ def test_the_schemas_are_documented() -> None:
         assert f"{name}.json" in page
     for name in COMMANDS:
         assert f"hardpoint {name}" in page
+        command = cli.get_command(None, name)  # type: ignore[arg-type]  # the context is not used
+        assert command is not None
+        for option in (option for parameter in command.params for option in parameter.opts):
+            is_field = option.removeprefix("--").replace("-", "_") in FIELD_NAMES
+            assert is_field or option in page or option in ("shell", "-v", "--verbose", "--output"), option
     assert re.findall(r"^\| ([0-9]) \|", page, re.MULTILINE) == ["0", "1", "2", "3"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardpoint._inspection import examine
 from hardpoint._machine_live import LiveMachine
+from hardpoint._recomputation import changes_between, recomputing_machine, recorded_configs
 from hardpoint._snapshot import read_snapshot, snapshot
 from hardpoint.attention import AttentionConfig
 
@@ -42,15 +43,16 @@ def answer(question: dict[str, Json]) -> Json:
 
 
 def answer_examine(question: dict[str, Json]) -> Json:
-    """A report, with the label of each selection."""
-    if question["machine"]["kind"] == "recomputed" and question["configs"] is None:
-        found = read_snapshot(question["machine"]["file"]).recompute()
-        changes = [change._asdict() for change in found.changes]
-        return {"report": found.report.as_dict(), "labels": None, "changes": changes}
+    """A report, with the label of each selection; for a recorded machine's own layers also what has changed."""
     machine = build_machine(question["machine"])
+    recorded: Json = None
+    if question["configs"] is None:
+        recorded = read_snapshot(question["machine"]["file"]).report.as_dict()
     labels: list[str] = []
 
-    def configs(platform: Platform) -> list[AttentionConfig]:
+    def configs(platform: Platform) -> Sequence[AttentionConfig]:
+        if recorded is not None:
+            return recorded_configs(recorded)
         made = make_configs(question["configs"], platform)
         labels.extend(label for label, _ in made)
         return [config for _, config in made]
@@ -63,7 +65,9 @@ def answer_examine(question: dict[str, Json]) -> Json:
         backend=question["backend"],
         kernels=question["kernels"],
     )
-    return {"report": examined.report.as_dict(), "labels": labels, "changes": []}
+    report = examined.report.as_dict()
+    changes = [] if recorded is None else [change._asdict() for change in changes_between(recorded, report)]
+    return {"report": report, "labels": labels if recorded is None else None, "changes": changes}
 
 
 def answer_snapshot(question: dict[str, Json]) -> Json:
@@ -125,8 +129,6 @@ def build_machine(described: dict[str, Json]) -> Machine:
 
         return simulate(described["profiles"], distributions=described["distributions"])
     if described["kind"] == "recomputed":
-        from hardpoint._recomputation import recomputing_machine
-
         return recomputing_machine(read_snapshot(described["file"]))
     return IsolatingMachine()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from hardpoint.cli._question import LIVE, WRONG_USE, Source
+from hardpoint.cli._question import LIVE, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,14 +36,17 @@ def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
 
         @wraps(function)
         def command(**given: Any) -> int:  # noqa: ANN401  # as click hands them over
+            given_depth: str | None = given.pop("depth", None)
             look = Look(
                 view=_view(given.pop("as_json"), given.pop("as_markdown")),
                 source=_source(
                     given.pop("snapshot"), given.pop("recompute"), given.pop("simulate"), given.pop("packages")
                 ),
                 platform=given.pop("platform"),
-                depth=given.pop("depth", None) or "loaded",
+                depth=given_depth or "loaded",
             )
+            if look.source.recorded is not None and (look.platform or given_depth or given.get("backend")):
+                raise click.UsageError("--platform, --backend and --depth decide anew: add --recompute to --snapshot")
             result: int = function(look, **given)
             return result
 
@@ -126,6 +129,3 @@ def _package(text: str) -> tuple[str, str | None]:
             return name[:-1].strip(), None
         raise click.BadParameter(f"{text!r}: a version is needed, such as {name}==1.0", param_hint="--with")
     return name.strip(), version.strip()
-
-
-__all__ = ["WRONG_USE", "Look", "common_options"]
