@@ -14,8 +14,8 @@ import threading
 import time
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
-from hardpoint._isolation import _interpreter
-from hardpoint._running import _GRACE_SECONDS, _Start, describe_exit
+from hardpoint._isolation import interpreter
+from hardpoint._running import GRACE_SECONDS, Start, describe_exit
 from hardpoint._trust import script_folder
 from hardpoint.cli._frames import Frames
 from hardpoint.errors import HardpointError
@@ -97,7 +97,7 @@ class _Child:
 
     def run(self) -> Answer | None:
         """The answer; None: the child ended or fell silent in a plugin's code, see `verdict`."""
-        start = _Start([*_interpreter(), "-c", _START], None, has_input=True)
+        start = Start([*interpreter(), "-c", _START], None, has_input=True)
         chunks: queue.Queue[bytes | None] = queue.Queue(maxsize=64)
         threads: list[threading.Thread] = []
         try:
@@ -255,7 +255,7 @@ def _read(stream: IO[bytes], chunks: queue.Queue[bytes | None]) -> None:
 
 def _finish(threads: list[threading.Thread], chunks: queue.Queue[bytes | None]) -> None:
     """Let the threads come to their end, which is near: the process is gone."""
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + GRACE_SECONDS
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         try:
             # A reader may be waiting for room.

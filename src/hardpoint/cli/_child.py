@@ -93,10 +93,10 @@ class Watcher:
 
 def main(request: dict[str, Json]) -> None:
     """Answer the parent's question, and end without the interpreter's own end, where a library could hang or crash."""
-    from hardpoint._probe_child import _no_core_file
+    from hardpoint._probe_child import no_core_file
 
     os.dup2(1, 2)
-    _no_core_file()
+    no_core_file()
     channel = _Channel(request["nonce"])
     watcher = Watcher(channel, request["verdicts"])
     _probing.watch(watcher)
