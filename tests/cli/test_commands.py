@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,8 +22,6 @@ from hardpoint.cli._commands import COMMANDS, cli, run
 from tests.plugins import config
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
     from tests.plugins import Site
 
@@ -274,6 +273,23 @@ def test_a_reader_that_goes_away(site: Site) -> None:
     )
     assert done.stderr == b""
     assert done.stdout.count(b"\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
+def test_output_that_cannot_be_written(site: Site) -> None:
+    """A full disk is told, once; a closed output is nobody's business."""
+    site.platform("host", rank="CPU")
+    for redirection, code, said in (("> /dev/full", 1, "No space left on device"), (">&-", 1, "")):
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'"{sys.executable}" -m hardpoint.cli doctor {redirection}'],
+            capture_output=True,
+            check=False,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(site.folder)},
+        )
+        assert done.returncode == code
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == bool(said)
 
 
 @pytest.mark.parametrize(

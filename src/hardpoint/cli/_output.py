@@ -27,10 +27,17 @@ def encodable(text: str, encoding: str | None) -> str:
     return text.translate(_PLAIN).encode(name, "backslashreplace").decode(name)
 
 
-def write(text: str, stream: TextIO) -> None:
-    """Write it all. A reader that has gone (``| head``) is no error, also not at the interpreter's end."""
+def write(text: str, stream: TextIO | None) -> None:
+    """Write it all. A reader that has gone (``| head``), or a stream that was closed from the start, is no error.
+
+    Errors: `OSError`, such as a full disk; the interpreter will not meet it again at its end.
+    """
+    if stream is None:
+        return
     try:
         stream.write(encodable(text, stream.encoding))
         stream.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise

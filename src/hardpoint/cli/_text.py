@@ -108,13 +108,15 @@ def _clean(text: str) -> str:
     return "".join(char if char == "\n" or char.isprintable() else " " for char in text)
 
 
-def terminal_width(stream: TextIO) -> int:
+def terminal_width(stream: TextIO | None) -> int:
     """The width to write in: the terminal's, ``COLUMNS``, or 80 in a pipe."""
-    if stream.isatty() or os.environ.get("COLUMNS"):
+    if (stream is not None and stream.isatty()) or os.environ.get("COLUMNS"):
         return max(_NARROWEST, min(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, 120))
     return _DEFAULT_WIDTH
 
 
-def wants_colour(stream: TextIO) -> bool:
+def wants_colour(stream: TextIO | None) -> bool:
     """Whether to colour: on a terminal that can, unless ``NO_COLOR`` says no."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")
+    if stream is None or not stream.isatty():
+        return False
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")

@@ -44,7 +44,11 @@ def show(
         # A file may come from anywhere, and from a version that wrote other things.
         what = f"this snapshot's report is not of a form that can be shown here ({type(error).__name__}: {error})"
         return show_error(view, AskError(f"{what}; try --recompute", "SnapshotError"))
-    write(text)
+    try:
+        write(text)
+    except OSError as error:
+        write(f"hardpoint: the output cannot be written: {error}\n", sys.stderr)
+        return NOT_AVAILABLE
     code: int = data["exit_code"]
     return code
 
