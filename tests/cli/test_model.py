@@ -301,6 +301,74 @@ LAYERS: dict[str, tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]] = {
         [("full attention (4 of 32 layers)", {})],
     ),
 }
+MORE: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "T5Gemma": (
+        {"model_type": "t5gemma", "is_encoder_decoder": True, "encoder": GEMMA_2, "decoder": GEMMA_2},
+        [
+            "encoder: sliding window 4096, soft cap 50 (13 of 26 layers)",
+            "encoder: soft cap 50 (13 of 26 layers)",
+            "decoder: sliding window 4096, soft cap 50 (13 of 26 layers)",
+            "decoder: soft cap 50 (13 of 26 layers)",
+            "cross attention: soft cap 50 (26 of 26 layers)",
+        ],
+    ),
+    "EmbeddingGemma": (
+        {**GEMMA_3["text_config"], "use_bidirectional_attention": True},  # type: ignore[dict-item]  # a mapping
+        ["sliding window 1024 (29 of 34 layers)", "full attention (5 of 34 layers)"],
+    ),
+    "EXAONE 4": (
+        {**LLAMA, "model_type": "exaone4", "sliding_window": 4096, "sliding_window_pattern": "LLLG"},
+        ["sliding window 4096 (24 of 32 layers)", "full attention (8 of 32 layers)"],
+    ),
+    "NemotronH": (
+        {**LLAMA, "model_type": "nemotron_h", "hybrid_override_pattern": "M-M*" * 8},
+        ["full attention (8 of 32 layers)"],
+    ),
+    "Bamba": (
+        {**LLAMA, "model_type": "bamba", "attn_layer_indices": [9, 18, 27]},
+        ["full attention (3 of 32 layers)"],
+    ),
+    "MiniMax": (
+        {**LLAMA, "model_type": "minimax_text_01", "attn_type_list": [0, 0, 0, 1]},
+        ["full attention (8 of 32 layers)"],
+    ),
+    "Baichuan 13B": (
+        {**LLAMA, "model_type": "baichuan", "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 40},
+        ["ALiBi (32 of 32 layers)"],
+    ),
+    "Baichuan 7B": ({**LLAMA, "model_type": "baichuan"}, ["full attention (32 of 32 layers)"]),
+    "ChatGLM": (
+        {
+            "model_type": "chatglm",
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_layers": 28,
+            "kv_channels": 128,
+            "multi_query_attention": True,
+            "multi_query_group_num": 2,
+        },
+        ["full attention (28 of 28 layers)"],
+    ),
+    "MiMo": (
+        {
+            **LLAMA,
+            "model_type": "mimo_v2_flash",
+            "v_head_dim": 64,
+            "sliding_window": 128,
+            "layer_types": ["full_attention", "sliding_attention"] * 16,
+            "add_swa_attention_sink_bias": True,
+        },
+        ["full attention (16 of 32 layers)", "sliding window 128, sinks (16 of 32 layers)"],
+    ),
+    "DeepSeek V3.2": (
+        {**DEEPSEEK_V3, "index_topk": 2048},
+        ["latent attention (MLA) (61 of 61 layers)", "prefill of latent attention (61 of 61 layers)"],
+    ),
+    "a tower without heads": (
+        {"text_config": LLAMA, "vision_config": {"depth": 3}},
+        ["full attention (32 of 32 layers)"],
+    ),
+}
 NOTES = {
     "Qwen 3 Next": "36 of 48 layers are no attention (linear_attention)",
     "Jamba": "28 of 32 layers are no attention (mamba)",
@@ -319,6 +387,24 @@ def test_the_layers_of_a_model(name: str) -> None:
         for field, value in fields.items():
             assert getattr(config, field) == value, (layer.label, field)
     assert NOTES.get(name, found.notes[0] if found.notes else None) in (*found.notes, None)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_the_kinds_of_layers_of_more_models(name: str) -> None:
+    """Every way to say which layer attends how."""
+    data, expected = MORE[name]
+    found = read_model(data)
+    assert [layer.label for layer in found.layers] == expected
+    for layer in found.layers:
+        AttentionConfig(**{**layer.fields, "dtype": layer.fields["dtype"] or "float32"})
+    if name == "EmbeddingGemma":
+        assert {layer.fields["attention_type"] for layer in found.layers} == {"encoder_only"}
+    if name == "ChatGLM":
+        assert {layer.fields["num_kv_heads"] for layer in found.layers} == {2}
+    if name == "MiMo":
+        assert {layer.fields["v_head_size"] for layer in found.layers} == {64}
+    if name in ("DeepSeek V3.2", "a tower without heads"):
+        assert found.notes
 
 
 def test_what_no_config_describes_is_a_note() -> None:
