@@ -81,8 +81,8 @@ def _no_platform(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         yield _hint("error", "not_installed", "platform", "no platform plugin is installed", remedy)
     else:
         asked = f" ({resolution['source']}: {', '.join(resolution['requested'])})" if resolution["requested"] else ""
-        first = (resolution.get("error") or "").partition("\n")[0].rstrip(":")
-        message: str = first or f"no platform can be used here{asked}"
+        first: str = (resolution.get("error") or "").partition("\n")[0].rstrip(":")
+        message = first or f"no platform can be used here{asked}"
         installed = [item["name"] for item in data["plugins"] if item["plugin"].startswith("platform/")]
         remedy = f"set HARDPOINT_PLATFORM to one of: {', '.join(installed)}" if asked and installed else None
         if not asked and "cpu" not in installed:
@@ -136,7 +136,9 @@ def _hardware(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         outcome = outcomes.get(name)
         if name not in installed:
             distribution = item["distribution"]
-            remedy = f"pip install {distribution}" if distribution else "ask its vendor for a hardpoint plugin"
+            remedy: str | None = "ask its vendor for a hardpoint plugin"
+            if distribution:
+                remedy = f"pip install {distribution}"
             yield _hint("warning", "not_installed", name, f"{here} and no plugin for it is installed{used}", remedy)
         elif outcome in ("absent", "blocked"):
             reason = reason_of(next(entry for entry in resolution["candidates"] if entry["name"] == name))

@@ -58,7 +58,7 @@ def test_frames_are_told_from_noise(parts: list[Any], size: int) -> None:
 def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[_child.Watcher, Any]]:
     """A watcher that writes into a pipe, and what has been read from it so far."""
     reading, writing = os.pipe()
-    monkeypatch.setattr(_child.os, "dup", lambda descriptor: writing)
+    monkeypatch.setattr(os, "dup", lambda descriptor: writing)
     verdict = {
         "plugin": "platform/x",
         "phase": "load",

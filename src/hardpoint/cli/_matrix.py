@@ -78,7 +78,7 @@ def matrix(  # click's help is the documentation
     """
     described = {name: value for name, value in fields.items() if value is not None}
     if model is None and "head_size" not in described and "num_heads" not in described:
-        configs = [{"label": label, "fields": {**own, **described}} for label, own in TYPICAL]
+        configs: list[dict[str, Json]] = [{"label": label, "fields": {**own, **described}} for label, own in TYPICAL]
         notes: list[str] = []
     else:
         configs, notes = read_configs(model, tensor_parallel, fields)

@@ -109,25 +109,23 @@ def read_configs(
 ) -> tuple[list[dict[str, Json]], list[str]]:
     """The configs that the options ask for, with labels, and a model's notes. Errors: click's, for wrong use."""
     given = {name: value for name, value in fields.items() if value is not None}
+    configs: list[dict[str, Json]] = [{"label": "The layer", "fields": given}]
+    notes: list[str] = []
     try:
         if model is not None:
             from hardpoint.cli._model import read_model
 
-            found = read_model(
-                _read_json(model), tensor_parallel=tensor_parallel, block_size=given.get("block_size", 16)
-            )
+            block_size = given.get("block_size", 16)
+            found = read_model(_read_json(model), tensor_parallel=tensor_parallel, block_size=block_size)
             configs = [{"label": label, "fields": {**own, **given}} for label, own in found.layers]
-            notes = list(found.notes)
-        else:
-            missing = [name for name in ("head_size", "num_heads") if name not in given]
-            if missing:
-                named = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
-                raise click.UsageError(f"a layer needs {named}; or give --model CONFIG.JSON")
-            configs, notes = [{"label": "The layer", "fields": given}], []
+            notes += found.notes
+        elif missing := [name for name in ("head_size", "num_heads") if name not in given]:
+            named = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
+            raise click.UsageError(f"a layer needs {named}; or give --model CONFIG.JSON")
         for config in configs:
-            own: dict[str, Json] = config["fields"]
+            asked = {name: value for name, value in config["fields"].items() if value is not None}
             # Checked here, where a mistake is one of use; the dtype may be left to the platform.
-            AttentionConfig(**{"dtype": "float32", **{name: own[name] for name in own if own[name] is not None}})
+            AttentionConfig(**{"dtype": "float32", **asked})
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     return configs, notes
