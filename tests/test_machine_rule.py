@@ -106,9 +106,9 @@ def _looks(tree: ast.Module) -> Iterator[str]:
                     yield whole
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            whole = _dotted(node, aliases)
-            if whole is not None and _is_look(whole):
-                yield whole
+            dotted = _dotted(node, aliases)
+            if dotted is not None and _is_look(dotted):
+                yield dotted
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _is_look_of_a_builtin(node):
             yield node.func.id
 
