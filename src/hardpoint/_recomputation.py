@@ -12,6 +12,7 @@ from hardpoint._names import normalise_distribution
 from hardpoint._plugins import KINDS
 from hardpoint._process import process
 from hardpoint._reasons import Outcome, Phase, ReasonCode
+from hardpoint._requests import AUTO
 from hardpoint._settings import DISABLED_PLUGINS, read_settings
 from hardpoint.attention import AttentionConfig
 
@@ -128,8 +129,13 @@ def _selection_changes(key: str, before: Mapping[str, Any], after: Mapping[str, 
     ruled_out = {
         _text(item.get("name")): item for item in _dicts(before.get("candidates")) if _is_ruled_out_deeper(item)
     }
-    candidates = [item for item in _dicts(after.get("candidates")) if _text(item.get("name")) not in ruled_out]
-    backend = next((_text(item.get("name")) for item in candidates if _is_taken(item)), None)
+    backend = _text(after.get("backend"))
+    if backend in ruled_out:
+        requested = after.get("requested")
+        binds = isinstance(requested, list) and bool(requested) and requested[-1] != AUTO
+        allowed = [item for item in _dicts(after.get("candidates")) if not binds or item.get("name") in requested]
+        names = [_text(item.get("name")) for item in allowed if _is_taken(item)]
+        backend = next((name for name in names if name not in ruled_out), None)
     if _text(before.get("backend")) != backend:
         yield Change(f"{key}: backend", _text(before.get("backend")), backend)
     old, new = _verdicts(before), _verdicts(after)
