@@ -168,7 +168,7 @@ def _described(platform: Platform) -> tuple[dict[str, Any], list[dict[str, Any]]
     provenance = _provenance_of(platform)
 
     def describe() -> dict[str, Any]:
-        masks = {name: platform.machine.variable(name) for name in platform.device_control_env_vars}
+        masks = {name: _variable(platform.machine, name) for name in platform.device_control_env_vars}
         return {**platform.describe(), "masks": masks}
 
     found = attempt(describe, phase=Phase.REPORT, provenance=provenance, inspecting=True)
@@ -177,6 +177,13 @@ def _described(platform: Platform) -> tuple[dict[str, Any], list[dict[str, Any]]
     shown = {"name": platform.name, "devices": [device.as_dict() for device in platform.devices], "masks": {}}
     bug = {"plugin": provenance.plugin, "phase": str(found.phase), **found.reason.as_dict()}
     return {**shown, "error": found.reason.message}, [bug] if found.outcome is Outcome.BUG else []
+
+
+def _variable(machine: Machine, name: str) -> str | None:
+    try:
+        return machine.variable(name)
+    except NotRecorded:
+        return None
 
 
 def _provenance_of(platform: Platform) -> Provenance:

