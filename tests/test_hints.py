@@ -147,6 +147,27 @@ def test_a_better_backend_that_is_lost(site: Site) -> None:
     assert hints(hardpoint.inspect([config()], machine=whole)) == []
 
 
+@pytest.mark.parametrize(("block_size", "is_told"), [(16, True), (256, False), (None, False)])
+def test_a_better_backend_with_another_block_size(site: Site, block_size: int | None, is_told: bool) -> None:
+    """The one value that would get it, where that alone is in the way."""
+    site.platform("chip", priorities=FIRST)
+    limits = (
+        "head_size=ANYTHING, num_kv_heads=ANYTHING, dtype=ANYTHING, block_size=Integers(multiple_of=256, or_none=True)"
+    )
+    site.backend("first", variants=f"AttentionVariant({limits})")
+    site.backend("second")
+    told = (
+        "advice",
+        "backend first stands before second and refuses block_size=16",
+        "block_size: a multiple of 256 (or none)",
+    )
+    asked = config(block_size=block_size)
+    assert hints(hardpoint.inspect([asked], machine=machine(site))) == ([told] if is_told else [])
+    # Where more is in the way, one value would not help.
+    windowed = config(block_size=block_size, sliding_window=8)
+    assert hints(hardpoint.inspect([windowed], machine=machine(site))) == []
+
+
 def test_a_loss_behind_the_chosen_one_is_none(site: Site) -> None:
     """What stands after it costs nothing."""
     site.platform("chip", priorities="BackendPriority('second', 'best'), BackendPriority('first', 'last')")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     Json = Any  # what JSON can hold
 
 _ENVIRONMENT: Final = ("failed", "contract", "untrusted")
+_FREE: Final = frozenset(("block_size", "kv_cache_dtype", "dtype"))
+"""Fields of a request that an engine may often choose otherwise."""
 _FIXABLE: Final = (*_ENVIRONMENT, "not_installed")
 
 
@@ -29,10 +31,18 @@ def backend_hints(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
             continue
         if chosen is None:
             yield _no_backend(selection)
+            # Its remedy is that of the first one.
+            told.update(item["name"] for item in _fixable(selection)[:1])
         is_advised = False
         for item in selection["candidates"]:
             if item["name"] == chosen:
                 break
+            if chosen is not None and not is_advised and item["name"] not in told:
+                hint = _with_another_value(selection, item)
+                if hint is not None:
+                    is_advised = True
+                    told.add(item["name"])
+                    yield hint
             if item["outcome"] not in _FIXABLE or not item["reasons"]:
                 continue
             is_lost = item["outcome"] in _ENVIRONMENT or item["name"] in selection["requested"]
@@ -44,7 +54,7 @@ def backend_hints(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
 
 def _no_backend(selection: Mapping[str, Json]) -> dict[str, Json]:
     kind, platform = selection["kind"], selection["platform"]
-    fixable = [item for item in selection["candidates"] if item["outcome"] in _FIXABLE and item["reasons"]]
+    fixable = _fixable(selection)
     remedy = None
     if fixable:
         remedy = remedy_for(reason_of(fixable[0]), fixable[0]["provenance"])
@@ -55,6 +65,28 @@ def _no_backend(selection: Mapping[str, Json]) -> dict[str, Json]:
     asked = f"{', '.join(selection['requested'])}: " if selection["requested"] else ""
     message = f"no {kind} backend is valid on {platform}: {asked}{_layer(selection)}{why}"
     return {"severity": "error", "code": "other", "subject": kind, "message": message, "remedy": remedy}
+
+
+def _fixable(selection: Mapping[str, Json]) -> list[Json]:
+    return [item for item in selection["candidates"] if item["outcome"] in _FIXABLE and item["reasons"]]
+
+
+def _with_another_value(selection: Mapping[str, Json], item: Mapping[str, Json]) -> dict[str, Json] | None:
+    """The better backend that would be taken if one field that an engine is free in had another value."""
+    fields = {reason["code"] for reason in item["reasons"]}
+    accepted = {reason.get("accepted") for reason in item["reasons"]}
+    if (
+        item["outcome"] != "rejected"
+        or len(fields) != 1
+        or not fields <= _FREE
+        or len(accepted) != 1
+        or None in accepted
+    ):
+        return None
+    field, value = fields.pop(), selection["config"][item["reasons"][0]["code"]]
+    message = f"backend {item['name']} stands before {selection['backend']} and refuses {field}={value}"
+    remedy = f"{field}: {accepted.pop()}"
+    return {"severity": "advice", "code": field, "subject": item["name"], "message": message, "remedy": remedy}
 
 
 def _lost(selection: Mapping[str, Json], item: Mapping[str, Json]) -> dict[str, Json]:

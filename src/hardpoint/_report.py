@@ -153,7 +153,9 @@ def _cache(machine: Machine) -> dict[str, Any]:  # Any: JSON
         path = cache_directory(machine)
         chosen = any(machine.variable(name) for name in (CACHE_DIR, "XDG_CACHE_HOME", "LOCALAPPDATA"))
         home = (machine.variable("HOME") or "").strip("/")
-        return {"directory": path, "error": None, "is_temporary": not chosen and not home}
+        # Of a simulated machine nobody knows it.
+        is_known = machine.live or machine.variable("HOME") is not None
+        return {"directory": path, "error": None, "is_temporary": is_known and not chosen and not home}
     except NotRecorded:
         return {"directory": None, "error": None, "is_temporary": False}
     except EnvironmentFailure as error:

@@ -162,6 +162,18 @@ def test_no_plugin_at_all(site: Site, hardpoint_command: Command) -> None:
     assert "NONE" in shown.out
 
 
+def test_only_broken_plugins(site: Site, hardpoint_command: Command) -> None:
+    """Each is named with its cause, and the first thing said is that there is no platform."""
+    site.platform("one", plugin_top="raise ImportError('libone.so: undefined symbol: _Z1')")
+    site.platform("two", detect="raise OSError(13, 'Permission denied', '/dev/two0')")
+    site.backend("three", plugin_top="import no_such_module_at_all")
+    shown = hardpoint_command("doctor")
+    assert shown.code == 1
+    assert shown.says("ERROR no platform can be used here", 2)
+    for part in ("undefined symbol: _Z1", "/dev/two0", "-> give this user access to it", "no_such_module_at_all"):
+        assert "".join(part.split()) in "".join(shown.out.split())
+
+
 def test_a_platform_that_is_asked_for_and_unknown(site: Site, hardpoint_command: Command) -> None:
     """Not available, with the names that are."""
     site.platform("host", rank="CPU")

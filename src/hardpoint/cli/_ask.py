@@ -35,6 +35,8 @@ _START: Final = (
 _LIGHT_PHASES: Final = frozenset({"load", "detect", "report", "declared support"})
 _LIGHT_FACTOR: Final = 4
 _HEAVY_FACTOR: Final = 12
+_HEAVY_SECONDS: Final = 60.0
+"""At least this long, for an import of torch takes what it takes, however little patience a probe gets."""
 _FLOOD_BYTES: Final = 64 * 1024
 _SHOWN_CHARACTERS: Final = 4000
 
@@ -194,8 +196,8 @@ class _Child:
 
     def _limit(self) -> float:
         """How long the present step may take, in seconds."""
-        light = not self._open or self._open[-1].phase in _LIGHT_PHASES
-        return self._timeout * (_LIGHT_FACTOR if light and self._open else _HEAVY_FACTOR)
+        light = bool(self._open) and self._open[-1].phase in _LIGHT_PHASES
+        return self._timeout * _LIGHT_FACTOR if light else max(self._timeout * _HEAVY_FACTOR, _HEAVY_SECONDS)
 
     def verdict(self) -> dict[str, Json]:
         """What happened, as the outcome of the step in which it did."""

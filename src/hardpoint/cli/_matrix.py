@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hardpoint.cli._document import Block
 
-_GQA: Final[dict[str, Json]] = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
+_GQA: Final[dict[str, Json]] = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8}
 _LATENT: Final[dict[str, Json]] = {
     "kind": "mla_attention",
     "head_size": 576,
@@ -44,10 +44,10 @@ TYPICAL: Final[tuple[tuple[str, dict[str, Json]], ...]] = (
     ("Decoder", _GQA),
     ("Decoder, float16", {**_GQA, "dtype": "float16"}),
     ("Decoder, FP8 cache", {**_GQA, "kv_cache_dtype": "float8_e4m3fn"}),
-    ("Small heads", {"head_size": 64, "num_heads": 16, "num_kv_heads": 4, "block_size": 16}),
+    ("Small heads", {"head_size": 64, "num_heads": 16, "num_kv_heads": 4}),
     ("Window and sinks", {**_GQA, "head_size": 64, "num_heads": 64, "sliding_window": 128, "sinks": True}),
-    ("Soft cap", {"head_size": 256, "num_heads": 8, "num_kv_heads": 4, "soft_cap": 50.0, "block_size": 16}),
-    ("Latent (MLA)", {**_LATENT, "block_size": 64}),
+    ("Soft cap", {"head_size": 256, "num_heads": 8, "num_kv_heads": 4, "soft_cap": 50.0}),
+    ("Latent (MLA)", _LATENT),
     ("MLA prefill", {"head_size": 192, "v_head_size": 128, "num_heads": 128}),
     ("Encoder", {"head_size": 64, "num_heads": 12, "attention_type": "encoder_only"}),
     ("Vision tower", {"head_size": 72, "num_heads": 16, "attention_type": "encoder_only"}),

@@ -100,7 +100,7 @@ class Model(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read_model(data: Json, *, tensor_parallel: int = 1, block_size: int | None = 16) -> Model:
+def read_model(data: Json, *, tensor_parallel: int = 1, block_size: int | None = None) -> Model:
     """The kinds of layers of a configuration. Errors: `ConfigError` for what is none, or lacks its head counts."""
     if not isinstance(data, dict):
         raise ConfigError("a model's configuration is a JSON object", field="model")

@@ -27,8 +27,8 @@ WRONG_USES: Final = frozenset(
 """Errors of ours that say that something was asked for in a wrong way."""
 
 
-TYPICAL: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8, "block_size": 16}
-"""A layer of a common decoder of eight billion parameters."""
+TYPICAL: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8}
+"""A layer of a common decoder of eight billion parameters. The block size is the backend's to choose."""
 
 TYPICAL_LABEL: Final = "A typical decoder layer"
 

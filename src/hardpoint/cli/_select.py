@@ -36,7 +36,7 @@ _HELP: Final = {
     "num_kv_heads": "Key and value heads (default: as many as query heads).",
     "dtype": "Of query, key, value and result (default: what the platform prefers).",
     "kv_cache_dtype": "Storage of the cache; auto: the dtype.",
-    "block_size": "Tokens per cache block.",
+    "block_size": "Tokens per cache block (default: the backend chooses).",
     "attention_type": "Who attends to whom.",
     "causal": "A token sees itself and what is before it (default: exactly for decoders).",
     "sliding_window": "Positions that a token sees, itself included.",
@@ -115,7 +115,8 @@ def read_configs(
         if model is not None:
             from hardpoint.cli._model import read_model
 
-            block_size = given.get("block_size", 16)
+            # Of the layers that have a cache.
+            block_size = given.pop("block_size", None)
             found = read_model(_read_json(model), tensor_parallel=tensor_parallel, block_size=block_size)
             configs = [{"label": label, "fields": {**own, **given}} for label, own in found.layers]
             notes += found.notes
