@@ -128,13 +128,10 @@ def test_a_page_that_cannot_be_written(mixed: Site, hardpoint_command: Command) 
 def browser() -> Iterator[Any]:
     """A real browser without a window."""
     selenium = pytest.importorskip("selenium.webdriver")
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed")
     from selenium.webdriver.chrome.service import Service
 
     options = selenium.ChromeOptions()
-    options.binary_location = binary
+    options.binary_location = str(shutil.which("chromium"))
     for argument in (
         "--headless=new",
         "--no-sandbox",
@@ -144,7 +141,7 @@ def browser() -> Iterator[Any]:
     ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = selenium.Chrome(options=options, service=Service(driver))
+    opened = selenium.Chrome(options=options, service=Service(str(shutil.which("chromedriver"))))
     yield opened
     opened.quit()
 
@@ -158,6 +155,7 @@ def page(mixed: Site, hardpoint_command: Command, tmp_path: Path, browser: Any) 
     return browser
 
 
+@pytest.mark.browser
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_in_a_real_browser(page: Any) -> None:
     """It loads without errors, filters, opens a cell with its reasons by mouse and by keys, and closes it again."""
