@@ -48,6 +48,7 @@ ASKING = """
     machine.cpu_affinity()
     machine.user_id
 """
+SETTING = "from hardpoint.hookspecs import Setting"
 QUESTIONS = """
 from hardpoint import EnvironmentFailure
 class VendorError(OSError): pass
@@ -255,6 +256,17 @@ def test_snapshot_of_a_snapshot(asked: hardpoint.Snapshot) -> None:
         again.machine().read_bytes("/no/such/file")
     with pytest.raises(EnvironmentFailure, match=r"^no driver$"):
         again.machine().probe("fake.fails", "x:y")
+
+
+def test_snapshot_of_a_snapshot_with_other_plugins(asked: hardpoint.Snapshot, site: Site) -> None:
+    """What a new plugin would ask and nobody asked there stays unknown, and stops nothing."""
+    site.allow("fake-new")
+    taken = hardpoint.snapshot(machine=hardpoint.InMemoryMachine(variables={"HARDPOINT_PLUGINS": "fake-fake,fake-new"}))
+    site.backend("new", spec="requires=('some-package',), settings=(Setting('NEW_MODE', 'how'),)", plugin_top=SETTING)
+    again = hardpoint.snapshot(machine=taken.machine())
+    assert "NEW_MODE" in again.data["owned"]
+    with pytest.raises(NotRecorded, match="some-package"):
+        again.machine().distribution_version("some-package")
 
 
 def test_long_texts_are_cut(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hardpoint._names import normalise_distribution
 from hardpoint._plugins import KINDS
 from hardpoint._process import process
 from hardpoint._reasons import Outcome, Phase, ReasonCode
+from hardpoint._requests import AUTO
 from hardpoint._settings import DISABLED_PLUGINS, read_settings
 from hardpoint.attention import AttentionConfig
 
@@ -71,12 +72,16 @@ class Recomputation:
 
 def recompute(snapshot: Snapshot) -> Recomputation:
     """See `Snapshot.recompute`."""
+    recorded = snapshot.report.as_dict()
+    report = inspect(recorded_configs(recorded), machine=recomputing_machine(snapshot), depth="static")
+    return Recomputation(report=report, changes=tuple(changes_between(recorded, report.as_dict())))
+
+
+def recomputing_machine(snapshot: Snapshot) -> RecordedMachine:
+    """The recorded machine, on which what this process does not trust or has disabled is left out."""
     facts, owned = snapshot.data["facts"], snapshot.data["owned"]
     banned = ",".join([facts["variables"].get(DISABLED_PLUGINS, ""), *_refused_here()]).strip(",")
-    machine = RecordedMachine({**facts, "variables": {**facts["variables"], DISABLED_PLUGINS: banned}}, owned)
-    recorded = snapshot.report.as_dict()
-    report = inspect(_configs(recorded), machine=machine, depth="static")
-    return Recomputation(report=report, changes=tuple(_changes(recorded, report.as_dict())))
+    return RecordedMachine({**facts, "variables": {**facts["variables"], DISABLED_PLUGINS: banned}}, owned)
 
 
 def _refused_here() -> Iterator[str]:
@@ -91,7 +96,8 @@ def _refused_here() -> Iterator[str]:
                 yield distribution or f"{kind}/{entry.name}"
 
 
-def _configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]:
+def recorded_configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]:
+    """The layers that a recorded report has decided about, as far as they can be asked about here."""
     found = []
     for selection in _dicts(recorded.get("selections")):
         try:
@@ -102,7 +108,8 @@ def _configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+def changes_between(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    """What came out differently in a second report."""
     if recorded.get("hardpoint") != now.get("hardpoint"):
         yield Change("hardpoint", _text(recorded.get("hardpoint")), _text(now.get("hardpoint")))
     yield from _differences("plugin", _plugins(recorded), _plugins(now))
@@ -122,8 +129,14 @@ def _selection_changes(key: str, before: Mapping[str, Any], after: Mapping[str, 
     ruled_out = {
         _text(item.get("name")): item for item in _dicts(before.get("candidates")) if _is_ruled_out_deeper(item)
     }
-    candidates = [item for item in _dicts(after.get("candidates")) if _text(item.get("name")) not in ruled_out]
-    backend = next((_text(item.get("name")) for item in candidates if _is_taken(item)), None)
+    backend = _text(after.get("backend"))
+    if backend in ruled_out:
+        stated = after.get("requested")
+        requested: list[Any] = stated if isinstance(stated, list) else []
+        binds = bool(requested) and requested[-1] != AUTO
+        allowed = [item for item in _dicts(after.get("candidates")) if not binds or item.get("name") in requested]
+        names = [_text(item.get("name")) for item in allowed if _is_taken(item)]
+        backend = next((name for name in names if name not in ruled_out), None)
     if _text(before.get("backend")) != backend:
         yield Change(f"{key}: backend", _text(before.get("backend")), backend)
     old, new = _verdicts(before), _verdicts(after)

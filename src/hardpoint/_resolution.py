@@ -379,7 +379,9 @@ class _Resolver:
                 "no platform plugin is installed: pip install hardpoint-cpu (or a vendor's plugin), or register one "
                 "with hardpoint.register('platform', name, plugin)"
             )
-        lines = "".join(f"\n  {candidate.describe()}{remedies(candidate)}" for candidate in candidates)
+        from hardpoint._table import candidate_table
+
+        lines = "".join(f"\n{line}" for line in candidate_table(candidates, "platform"))
         error: type[ResolutionError] = NoPlatformError
         if self.request.explicit and not self.request.open:
             unknown = all(candidate.outcome is Outcome.NOT_INSTALLED for candidate in candidates)

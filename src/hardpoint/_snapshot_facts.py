@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hardpoint._backend_spec import BackendSpec
@@ -14,7 +16,7 @@ from hardpoint._recording import is_secret_name
 from hardpoint._settings import DESCRIPTIONS, PREFIX, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hardpoint._machine import Machine
     from hardpoint._plugins import LoadedPlugin
@@ -32,13 +34,8 @@ def ask_everybody(machine: Machine, owned: Sequence[str]) -> None:
 
     The answers are of no interest: the machine writes them down. Whatever fails is recorded there as well.
     """
-    try:
-        machine.variables()
-    except OSError:
-        # A replayed machine, which knows those that were asked for.
-        machine.variables(PREFIX)
-    for name in (*DESCRIPTIONS, *owned):
-        machine.variable(name)
+    questions: list[Callable[[], object]] = [machine.variables, partial(machine.variables, PREFIX)]
+    questions += [partial(machine.variable, name) for name in (*DESCRIPTIONS, *owned)]
     registry = process().registry
     for loaded in _admitted(machine):
         for hook in ("hardpoint_detect", "hardpoint_report"):
@@ -48,8 +45,11 @@ def ask_everybody(machine: Machine, owned: Sequence[str]) -> None:
                 provenance=loaded.provenance,
                 inspecting=True,
             )
-        for name in _packages(loaded):
-            machine.distribution_version(name)
+        questions += [partial(machine.distribution_version, name) for name in _packages(loaded)]
+    for question in questions:
+        # A replayed machine may not know.
+        with contextlib.suppress(OSError):
+            question()
 
 
 def _admitted(machine: Machine) -> Iterator[LoadedPlugin]:

@@ -264,14 +264,16 @@ def test_b13_no_platform_at_all(site: Site) -> None:
     site.platform("weird", detect="return Detection.unusable('driver too old', 'and masked')")
     with pytest.raises(NoPlatformError) as caught:
         hardpoint.resolve()
+    lines = [" ".join(line.split()) for line in str(caught.value).splitlines()]
     for part in (
-        "amd: absent: no /dev/kfd",
-        "nvidia: failed at detect: OSError: libcuda.so.1",
-        "quiet: declined",
-        "skewed: breaks the plugin contract",
-        "weird: unusable: driver too old; and masked",
+        "amd absent no /dev/kfd",
+        "nvidia failed at detect OSError: libcuda.so.1: cannot open shared object file",
+        "weird unusable driver too old",
+        "and masked",
     ):
-        assert part in str(caught.value)
+        assert part in lines
+    for part in ("quiet declined", "skewed breaks contract"):
+        assert any(line.startswith(part) for line in lines)
 
 
 @pytest.mark.plugins
