@@ -225,6 +225,14 @@ def test_environment_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "/tmp" in private_facts().temporary
 
 
+def test_user_whom_nobody_has_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run under a number that has no name."""
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.setenv("USER", "carola-x")
+    assert private_facts().words["carola-x"] == "<user>"
+
+
 @given(st.text() | st.from_regex(r"[A-Z_]*(KEY|TOKEN)[ :=]+[a-z/\"' -]*"))
 def test_any_text(text: str) -> None:
     """Whatever the text is, it is redacted in reasonable time, and what stood in secret variables is not in it."""

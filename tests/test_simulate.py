@@ -276,6 +276,24 @@ def test_broken_file_harms_no_other(site: Site, caplog: pytest.LogCaptureFixture
         hardpoint.simulate("brokn")
 
 
+def test_file_that_is_too_long(site: Site) -> None:
+    """A file that no profile needs is not read to its end."""
+    folder = add_platform(site)
+    (folder / "long.json").write_text(" " * (1 << 22) + "{}")
+    with pytest.raises(ContractError, match=r"long\.json: it is longer than 4194304 bytes"):
+        hardpoint.simulate("long")
+
+
+def test_host_of_which_nothing_is_known(site: Site) -> None:
+    """An accelerator's machine of another system or architecture gets no invented processor."""
+    windows = profile(machine={"system": "Windows"})
+    add_platform(site, profiles={"win": windows, "power": profile(machine={"architecture": "ppc64le"})})
+    assert hardpoint.simulate("win").cpu_count() is None
+    power = hardpoint.simulate("power")
+    assert power.cpu_count()
+    assert not power.exists("/proc/cpuinfo")
+
+
 def test_name_that_two_plugins_use(site: Site) -> None:
     """Two plugins with a profile of one name, in whatever spelling, are told apart by nobody: the error names both."""
     add_platform(site, "one", {"fast": profile("one"), "own": profile("one")})
@@ -298,7 +316,11 @@ def test_profile_of_another_platform(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("profiles", "text"),
-    [("no_such_package:profiles", "no package 'no_such_package'"), ("json:nowhere", "cannot be listed")],
+    [
+        ("no_such_package:profiles", "no package 'no_such_package'"),
+        ("json:nowhere", "cannot be listed"),
+        ("sys:profiles", "'sys' is no package with files"),
+    ],
 )
 def test_folder_that_is_not_there(site: Site, profiles: str, text: str) -> None:
     """A folder of profiles that cannot be found is a fault of the plugin, and no crash."""
