@@ -125,8 +125,9 @@ def _selection_changes(key: str, before: Mapping[str, Any], after: Mapping[str, 
     }
     backend = _text(after.get("backend"))
     if backend in ruled_out:
-        requested = after.get("requested")
-        binds = isinstance(requested, list) and bool(requested) and requested[-1] != AUTO
+        given = after.get("requested")
+        requested = given if isinstance(given, list) else []
+        binds = bool(requested) and requested[-1] != AUTO
         allowed = [item for item in _dicts(after.get("candidates")) if not binds or item.get("name") in requested]
         names = [_text(item.get("name")) for item in allowed if _is_taken(item)]
         backend = next((name for name in names if name not in ruled_out), None)
