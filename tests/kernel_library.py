@@ -87,6 +87,7 @@ class Library:
     """A library on the path. `calls` are the names and arguments of all calls so far."""
 
     def __init__(self, site: Path, recorded: Recorded, kernels: Path, version: str | None = None) -> None:
+        self.site = site
         self.recorded = recorded
         self.version = version or recorded.version
         folder = f"{recorded.distribution.replace('-', '_')}-{self.version}.dist-info"

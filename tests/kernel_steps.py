@@ -185,3 +185,11 @@ class KernelStep:
         plain = layer.forward(self.query, self.key, self.value, self.cache, plan, out=given)
         assert plain is given
         torch.testing.assert_close(given[:count].double(), wanted[:count], atol=tolerance, rtol=tolerance)
+
+
+def check_smallest(backend: type[AttentionBackend], config: AttentionConfig, *, stride_order: int = 0) -> None:
+    """What was accepted is prepared, built, and right on the smallest batch of its kind."""
+    backend.prepare(config, "cpu")
+    lengths = ([1, 2], [3, 2]) if config.block_size is not None else ([1, 2], [1, 2])
+    crossed = lengths[1] if config.attention_type == "encoder_decoder" else None
+    KernelStep.random(backend, config, *lengths, kv_lens=crossed, stride_order=stride_order, padding=1).check()

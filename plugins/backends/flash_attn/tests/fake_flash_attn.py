@@ -13,11 +13,15 @@ import torch
 from hardpoint.attention import AttentionBatch, AttentionConfig, reference_attention
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
+FAILURE: Exception | None = None
+"""What every call raises, if anything."""
 
 
 def call(name: str, arguments: dict[str, Any]) -> Any:
     """Record a call, and compute it."""
     CALLS.append((name, arguments))
+    if FAILURE is not None:
+        raise FAILURE
     return {
         "flash_attn:flash_attn_varlen_func": _fa2,
         "flash_attn_interface:flash_attn_varlen_func": _fa3_varlen,
