@@ -127,7 +127,7 @@ class KernelStep:
         if config.alibi:
             arguments["alibi_slopes"] = torch.exp2(-torch.arange(1, config.num_heads + 1) * 8 / config.num_heads)
         if DTYPE_SIZE_BYTES[config.cache_dtype] == 1:
-            arguments |= {"key_scale": 0.5, "value_scale": 0.25}
+            arguments |= {"key_scale": 0.5} | ({"value_scale": 0.25} if heads else {})
         return cls(
             backend=backend,
             config=config,

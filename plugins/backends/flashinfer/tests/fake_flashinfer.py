@@ -136,7 +136,10 @@ def _mla_plan(wrapper: Any, **a: Any) -> None:
     assert a["metadata"] is not None
     assert a["head_dim_ckv"] % 128 == a["head_dim_kpe"] % 64 == 0
     assert 128 % a["num_heads"] == 0
-    assert a["q_data_type"] == a["kv_data_type"]
+    quantised = a["kv_data_type"].itemsize == 1
+    assert quantised or a["q_data_type"] == a["kv_data_type"]
+    assert not quantised or (a["q_data_type"], a["head_dim_ckv"]) == (torch.bfloat16, 512)
+    assert a["scale_mode"] == ("kv-per-tensor" if quantised else "default")
     wrapper.state = a
 
 
@@ -155,15 +158,20 @@ def _mla_run(wrapper: Any, query: Any, kv_cache: Any, **a: Any) -> Any:
         dtype="float64",
         kv_lora_rank=rank,
         qk_rope_head_dim=plan["head_dim_kpe"],
+        kv_cache_dtype=str(kv_cache.dtype),
         block_size=plan["page_size"],
         causal=plan["causal"],
     )
+    assert kv_cache.dtype == plan["kv_data_type"]
+    assert (a["ckv_scale"] is not None) == (a["kpe_scale"] is not None) == (kv_cache.dtype.itemsize == 1)
+    assert a["ckv_scale"] == a["kpe_scale"]
     batch = AttentionBatch.build(
         query_lens=[end - start for start, end in pairwise(starts)],
         seq_lens=lengths,
         kv_lens=[0] * len(lengths),
         block_table=_table(indptr, _host(pages.kv_indices), len(kv_cache)),
     )
-    out, lse = reference_attention(config, batch, query, None, None, [kv_cache], scale=plan["sm_scale"])
+    scales = {} if a["ckv_scale"] is None else {"key_scale": a["ckv_scale"]}
+    out, lse = reference_attention(config, batch, query, None, None, [kv_cache], scale=plan["sm_scale"], **scales)
     result, finished = _finish(out, lse, query.dtype, base=math.e)
     return (result, finished) if a["return_lse"] else result

@@ -78,7 +78,7 @@ def test_the_descriptors() -> None:
         ((9, 0), {**SIZES, "num_heads": 5}, ["num_heads=5; accepts 1 or 2 or 4 or 8 or 16 or 32 or 64 or 128"]),
         ((9, 0), {**SIZES, "soft_cap": 20.0}, ["soft_cap=20.0; accepts none"]),
         ((9, 0), {**SIZES, "sliding_window": 20}, ["sliding_window=20; accepts none"]),
-        ((9, 0), {**SIZES, "kv_cache_dtype": "fp8"}, ["kv_cache_dtype=float8_e4m3fn; accepts auto"]),
+        ((8, 0), {**SIZES, "kv_cache_dtype": "fp8"}, ["kv_cache_dtype=float8_e4m3fn; accepts auto"]),
         ((9, 0), {**SIZES, "head_size": 512, "qk_rope_head_dim": 0}, None),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hardpoint.hookspecs import API_VERSION, BackendSpec, hookimpl
+from hardpoint.hookspecs import API_VERSION, BackendSpec, Order, hookimpl
 from hardpoint_flash_attn._support import ARCHITECTURES, DENSE_SUPPORT, LATENT_SUPPORT
 
 
@@ -37,6 +37,8 @@ class FlashAttnMlaPlugin:
             requires=("torch>=2.5",),
             kernel_architectures=("sm_9*", "sm_10*", "sm_11*"),
             support=LATENT_SUPPORT,
+            # CUDA's table for 10.x does not list it: FlashInfer takes all that it takes. Without FlashInfer it is next.
+            order=Order(before=("triton_mla", "torch_mla")),
         )
 
 

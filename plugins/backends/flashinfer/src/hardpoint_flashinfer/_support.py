@@ -8,7 +8,8 @@ other engines say otherwise, they call further kernels of it (TRT-LLM's, for 10.
 - ALiBi: the slopes are the library's own (``get_alibi_slopes``), a model's cannot be given.
 - A window bounds the left side only (``window_left``): without a causal mask ours has two sides.
 - The latent form runs from 8.0 on, not on 10.x alone. A head count that does not divide a tile of queries makes its
-  planner refuse some steps (``_validate_fa_causal_tile_bound``), so only counts that do are declared.
+  planner refuse some steps (``_validate_fa_causal_tile_bound``), so only counts that do are declared. 8-bit caches
+  are for bfloat16 on 9.x (``_validate_generated_fa_plan``).
 """
 
 from __future__ import annotations
@@ -67,6 +68,21 @@ LATENT: Final = AttentionSupport(
             causal=ANYTHING,
             kv_sharing=ANYTHING,
             kv_lora_rank=OneOf(256, 512),
+            qk_rope_head_dim=OneOf(64),
+        ),
+        AttentionVariant(
+            runtimes=("cuda",),
+            capability_majors=(9,),
+            head_size=OneOf(576),
+            v_head_size=OneOf(512),
+            num_heads=OneOf(1, 2, 4, 8, 16, 32, 64, 128),
+            num_kv_heads=ANYTHING,
+            dtype=OneOf("bfloat16"),
+            kv_cache_dtype=OneOf("auto", "float8_e4m3fn"),
+            block_size=Integers(),
+            causal=ANYTHING,
+            kv_sharing=ANYTHING,
+            kv_lora_rank=OneOf(512),
             qk_rope_head_dim=OneOf(64),
         ),
     )

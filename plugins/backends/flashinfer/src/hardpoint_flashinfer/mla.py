@@ -50,7 +50,7 @@ class FlashInferMlaPlan(KernelPlan):
             (scale, return_lse),
             lambda: library.BatchMLAPagedAttentionWrapper(scratch_of(device), backend="auto"),
         )
-        dtype = getattr(torch, config.dtype)
+        quantised = config.cache_dtype != config.dtype
         wrapper.plan(
             metadata=library.MLAPlanMetadata.csr(
                 qo_indptr=pages.query_starts,
@@ -64,8 +64,9 @@ class FlashInferMlaPlan(KernelPlan):
             page_size=config.block_size,
             causal=self.causal,
             sm_scale=scale,
-            q_data_type=dtype,
-            kv_data_type=dtype,
+            q_data_type=getattr(torch, config.dtype),
+            kv_data_type=getattr(torch, config.cache_dtype),
+            scale_mode="kv-per-tensor" if quantised else "default",
             query_layout="packed",
             kv_cache_layout="packed",
             lse_mode="basee" if return_lse else "none",
@@ -98,7 +99,10 @@ class FlashInferMlaLayer(KernelLayer):
             raise ConfigError("the latent form reads a cache; attention over new keys is plain attention", field="key")
         assert isinstance(plan, FlashInferMlaPlan)  # noqa: S101  # for the type checker: `forward` has looked
         wrapper = plan.planned(self.library, self.scale, return_lse=return_lse)
-        packed = {"query": query.contiguous(), "kv_cache": kv_cache[0]}
+        packed: dict[str, Any] = {"query": query.contiguous(), "kv_cache": kv_cache[0]}
+        if self.is_quantised:
+            # One scale for the whole row: both parts are stored with it.
+            packed |= {"ckv_scale": self.key_scale or 1.0, "kpe_scale": self.key_scale or 1.0}
         if not return_lse:
             return wrapper.run(**packed), None
         result, lse = wrapper.run(**packed, return_lse=True, return_lse_base_on_e=True)

@@ -74,7 +74,6 @@ _TRITON_LATENT: Final = BackendPriority("triton_mla", "runs on every generation"
 _TORCH_LATENT: Final = BackendPriority("torch_mla", "gathers the latent cache; needs nothing but torch", _SDPA)
 LATENT_BLACKWELL: Final = (
     BackendPriority("flashinfer_mla", "picks among its kernels for this generation by the size of the step", _INFER),
-    BackendPriority("flash_attn_mla", "FA4's absorbed form: for this generation, and for fewer counts of heads", _FLASH),
     _TRITON_LATENT,
     _TORCH_LATENT,
 )
@@ -85,7 +84,7 @@ LATENT_THOR: Final = (
 )
 LATENT_HOPPER: Final = (
     BackendPriority("flash_attn_mla", "FA3's latent form: for this generation, and for no other", _FLASH),
-    BackendPriority("flashinfer_mla", "its kernels of generation 3; fewer counts of heads than FA3", _INFER),
+    BackendPriority("flashinfer_mla", "its kernels of generation 3; fewer counts of heads, but 8-bit caches", _INFER),
     _TRITON_LATENT,
     _TORCH_LATENT,
 )
