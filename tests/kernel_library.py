@@ -12,7 +12,6 @@ import json
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hardpoint
@@ -20,9 +19,15 @@ from tests.distributions import add
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-KINDS = {kind.name.lower(): kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}
-PLAIN = {"positional_only": "/", "keyword_only": "*"}
+KINDS = {
+    "positional_only": inspect.Parameter.POSITIONAL_ONLY,
+    "positional_or_keyword": inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    "var_positional": inspect.Parameter.VAR_POSITIONAL,
+    "keyword_only": inspect.Parameter.KEYWORD_ONLY,
+    "var_keyword": inspect.Parameter.VAR_KEYWORD,
+}
 
 
 @dataclass(frozen=True)

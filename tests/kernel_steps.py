@@ -96,12 +96,11 @@ class KernelStep:
                     filled[nobody] = torch.nan
                 tensor.copy_(filled)
             width = max(needed, default=0) + 2
+            table = []
             for row, length, queries in zip(rows, seq_lens, query_lens, strict=True):
                 window = config.sliding_window
                 unseen = 0 if window is None else max(0, length - queries - window + 1) // size
-                row[:unseen] = [garbage] * unseen
-                row += [garbage] * (width - len(row))
-            table = rows
+                table.append([garbage] * unseen + row[unseen:] + [garbage] * (width - len(row)))
         query = normal(count + padding, config.num_heads, config.head_size)
         query[count:] = torch.nan
         key = value = None

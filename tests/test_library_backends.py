@@ -110,12 +110,11 @@ def test_an_old_library_says_what_was_found(machine: Callable[..., Library | Non
 
 @pytest.mark.parametrize("name", BACKENDS)
 @pytest.mark.parametrize("path", ["scan", "explicit", "list"])
-def test_a_rejected_backend_is_never_imported(
-    machine: Callable[..., Library | None], name: str, path: str
-) -> None:
+def test_a_rejected_backend_is_never_imported(machine: Callable[..., Library | None], name: str, path: str) -> None:
     """All reasons at once, whichever way it was asked for; its heavy module stays on the disk."""
     machine(name)
-    request: dict[str, Any] = {"scan": {}, "explicit": {"requested": name}, "list": {"requested": [name]}}[path]
+    requests: dict[str, dict[str, Any]] = {"scan": {}, "explicit": {"requested": name}, "list": {"requested": [name]}}
+    request = requests[path]
     refused = asked(name, dtype="float64", batch_invariant=True, attention_type="encoder_decoder", sinks=True)
     with pytest.raises(ValueError, match=r"dtype=float64; accepts") as caught:
         hardpoint.current_platform().select_backend(refused, **request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ import pytest
 from hardpoint import DeviceCapability
 from hardpoint._evaluation import _architecture_reason
 from hardpoint.attention import AttentionConfig
-from hardpoint.hookspecs import BackendSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from hardpoint.hookspecs import BackendSpec
     from hardpoint.platforms import BackendPriority
 
 pytestmark = [pytest.mark.plugins]
@@ -42,7 +42,11 @@ TWISTS: tuple[dict[str, Any], ...] = (
     {"block_size": None},
 )
 SHAPES: tuple[dict[str, Any], ...] = (
-    *({"head_size": size, "attention_type": kind} for size in (40, 64, 128, 256, 512, 1024) for kind in ("decoder", "encoder_only", "encoder_decoder")),
+    *(
+        {"head_size": size, "attention_type": kind}
+        for size in (40, 64, 128, 256, 512, 1024)
+        for kind in ("decoder", "encoder_only", "encoder_decoder")
+    ),
     *({**LATENT, "num_heads": heads} for heads in (5, 16, 24)),
     {**LATENT, "head_size": 1088, "kv_lora_rank": 1024},
 )
@@ -115,7 +119,7 @@ def test_every_rank_of_rocm_can_win() -> None:
     rocm = pytest.importorskip("hardpoint_rocm._priorities")
     for architecture in ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201"):
         capability = DeviceCapability(runtime="rocm", arch=architecture)
-        listed, first = winners(lambda config, capability=capability: rocm.priorities(capability, config), capability)
+        listed, first = winners(partial(rocm.priorities, capability), capability)
         assert listed == first, architecture
 
 

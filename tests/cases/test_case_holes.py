@@ -18,7 +18,7 @@ from hardpoint.hookspecs import BackendSpec
 CPU = DeviceCapability(runtime="cpu", arch="x86_64", features=frozenset({"avx2", "avx512f", "amx_bf16", "amx_tile"}))
 MI300 = DeviceCapability(runtime="rocm", arch="gfx942", major=9, minor=4)
 LATENT = {"kind": "mla_attention", "head_size": 576, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_heads": 16}
-MLA_BACKENDS = {
+MLA_BACKENDS: dict[str, str | DeviceCapability] = {
     "flash_attn_mla": "9.0",
     "flashinfer_mla": "9.0",
     "triton_mla": "9.0",
@@ -127,8 +127,7 @@ def test_hole_10_the_cache_dtype_of_the_latent_form_on_a_cpu(cache: str) -> None
     for name in ("torch_mla", "cpu_native_mla"):
         support = spec_of(name).support
         declared = all(
-            variant.kv_cache_dtype is not None and variant.kv_cache_dtype.accepts(cache)
-            for variant in support.variants
+            variant.kv_cache_dtype is not None and variant.kv_cache_dtype.accepts(cache) for variant in support.variants
         )
         found = refused(name, CPU, **LATENT, dtype="float32", kv_cache_dtype=cache)
         assert ("kv_cache_dtype" not in found) == declared

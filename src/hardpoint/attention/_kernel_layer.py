@@ -7,7 +7,8 @@ core: only a chosen backend's module subclasses these.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypedDict
 
 from hardpoint.attention import _handles
 from hardpoint.attention._contract import AttentionLayer, AttentionPlan
@@ -60,7 +61,8 @@ class KernelPlan(AttentionPlan):
     @property
     def sees_anything(self) -> bool:
         """Whether any row of the step sees a key: where none does, no kernel is called."""
-        return sum(rows.stop - rows.start for rows in self.blank) < self.batch.num_actual_tokens
+        blank: int = sum(rows.stop - rows.start for rows in self.blank)
+        return blank < self.batch.num_actual_tokens
 
     def _blank(self) -> Iterator[slice]:
         starts = self.batch.query_start_loc_host
@@ -77,6 +79,17 @@ class KernelPlan(AttentionPlan):
                 blank = max(0, 1 - self.config.sliding_window - position)
             if blank:
                 yield slice(first, min(first + blank, end))
+
+
+class LayerArguments(TypedDict):
+    """What `AttentionBackend.create_layer` is given beside the config, all of it."""
+
+    scale: float
+    device: torch.device | str
+    sinks: torch.Tensor | None
+    alibi_slopes: torch.Tensor | None
+    key_scale: float | None
+    value_scale: float | None
 
 
 class KernelLayer(AttentionLayer):
@@ -115,7 +128,9 @@ class KernelLayer(AttentionLayer):
         self.key_scale, self.value_scale = key_scale, value_scale
         # What kernels read: one number per head in float32, whatever the weights' dtype.
         self.sinks = None if sinks is None else sinks.detach().to(self.device, torch.float32).contiguous()
-        self.slopes = None if alibi_slopes is None else alibi_slopes.detach().to(self.device, torch.float32).contiguous()
+        self.slopes = (
+            None if alibi_slopes is None else alibi_slopes.detach().to(self.device, torch.float32).contiguous()
+        )
         self.handle = _handles.register(self)
 
     @abstractmethod
@@ -192,13 +207,13 @@ class KernelLayer(AttentionLayer):
                 out[:count].copy_(result)
                 if lse is not None and found is not None:
                     lse[:, :count].copy_(found)
-            for rows in (*plan.blank, slice(count, None)):
-                out[rows] = 0
+            for blank in (*plan.blank, slice(count, None)):
+                out[blank] = 0
                 if lse is not None:
-                    lse[:, rows] = -torch.inf
+                    lse[:, blank] = -torch.inf
             if lse is not None and self.sinks is not None:
-                for rows in plan.blank:
-                    lse[:, rows] = self.sinks[:, None]
+                for blank in plan.blank:
+                    lse[:, blank] = self.sinks[:, None]
 
     def _check(
         self,
@@ -292,7 +307,7 @@ def _check_cache(tensor: torch.Tensor, spec: CacheTensorSpec) -> None:
         # An axis of one element may have any stride.
         if strides[-1] in (1, 0) or tensor.shape[spec.axes.index(order[-1])] == 1:
             kept = [s for s, axis in zip(strides, order, strict=True) if tensor.shape[spec.axes.index(axis)] != 1]
-            if all(one >= two for one, two in zip(kept, kept[1:], strict=False)):
+            if all(one >= two for one, two in pairwise(kept)):
                 return
     raise ConfigError(
         f"{spec.role} cache with strides {tuple(tensor.stride())} for axes {spec.axes}: "

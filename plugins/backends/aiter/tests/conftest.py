@@ -16,10 +16,10 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def aiter(tmp_path: Path) -> Iterator[Library]:
+def library(tmp_path: Path) -> Iterator[Library]:
     """The library, on the path for one test."""
     pytest.importorskip("torch")
     site = tmp_path / "site"
     site.mkdir()
-    with libraries(site, (HERE / "signatures" / "aiter.json", HERE / "fake_aiter.py")) as (library,):
-        yield library
+    with libraries(site, (HERE / "signatures" / "aiter.json", HERE / "fake_aiter.py")) as (found,):
+        yield found

@@ -6,11 +6,14 @@ This file is copied beside a fake package whose functions have the recorded sign
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hardpoint.attention import AttentionBatch, AttentionConfig, reference_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
 
@@ -18,12 +21,13 @@ CALLS: list[tuple[str, dict[str, Any]]] = []
 def call(name: str, arguments: dict[str, Any]) -> Any:
     """Record a call, and compute it."""
     CALLS.append((name, arguments))
-    return {
+    kernels: dict[str, Callable[..., Any]] = {
         "aiter:flash_attn_varlen_func": _packed,
         "aiter:mha_batch_prefill_func": _paged,
         "aiter.ops.triton.unified_attention:unified_attention": _unified,
         "aiter.mla:mla_decode_fwd": _mla,
-    }[name](**arguments)
+    }
+    return kernels[name](**arguments)
 
 
 def _lengths(running: torch.Tensor) -> list[int]:
@@ -168,9 +172,7 @@ def _mla(**a: Any) -> Any:
         block_size=1,
     )
     lengths = list(map(len, slots))
-    batch = AttentionBatch.build(
-        query_lens=queries, seq_lens=lengths, kv_lens=[0] * len(lengths), block_table=slots
-    )
+    batch = AttentionBatch.build(query_lens=queries, seq_lens=lengths, kv_lens=[0] * len(lengths), block_table=slots)
     result, _ = reference_attention(config, batch, q, None, None, [cache[:, 0]], scale=a["sm_scale"])
     out.copy_(result)
     # Only the persistent mode fills the lse.

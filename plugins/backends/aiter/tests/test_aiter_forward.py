@@ -52,7 +52,7 @@ def config(name: str = "aiter_fa", **changes: Any) -> AttentionConfig:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ["aiter_fa", "aiter_unified", "aiter_mla"])
-def test_each_kind_of_batch(aiter: Library, name: str, step: str) -> None:
+def test_each_kind_of_batch(library: Library, name: str, step: str) -> None:
     """Decode, prefill, chunks, all of them at once, and sequences without keys or queries."""
     KernelStep.random(of(name), config(name), *STEPS[step], padding=2, skip_slots=True).check()
 
@@ -69,7 +69,7 @@ def test_each_kind_of_batch(aiter: Library, name: str, step: str) -> None:
         {"num_heads": 8, "num_kv_heads": 1, "kv_sharing": True},
     ],
 )
-def test_what_both_dense_ones_do(aiter: Library, name: str, changes: dict[str, Any]) -> None:
+def test_what_both_dense_ones_do(library: Library, name: str, changes: dict[str, Any]) -> None:
     """Windows, soft cap, both dtypes, groups of heads, a shared cache, in every memory order."""
     for step, order in (("mixed", 0), ("decode", 1), ("prefill", 2)):
         KernelStep.random(of(name), config(**changes), *STEPS[step], stride_order=order).check()
@@ -85,7 +85,7 @@ def test_what_both_dense_ones_do(aiter: Library, name: str, changes: dict[str, A
         {"kv_cache_dtype": "float8_e5m2"},
     ],
 )
-def test_what_the_unified_one_does(aiter: Library, changes: dict[str, Any]) -> None:
+def test_what_the_unified_one_does(library: Library, changes: dict[str, Any]) -> None:
     """Sinks, ALiBi, 8-bit caches with their scales; the lse is worked out beside the kernel."""
     KernelStep.random(of("aiter_unified"), config(**changes), *STEPS["mixed"]).check()
 
@@ -99,7 +99,7 @@ def test_what_the_unified_one_does(aiter: Library, changes: dict[str, Any]) -> N
         {"causal": False, "sliding_window": 4},
     ],
 )
-def test_what_flash_attention_does(aiter: Library, changes: dict[str, Any]) -> None:
+def test_what_flash_attention_does(library: Library, changes: dict[str, Any]) -> None:
     """Blocks of any size, no causal mask, a window of two sides."""
     KernelStep.random(of("aiter_fa"), config(**changes), *STEPS["mixed"]).check()
 
@@ -108,12 +108,12 @@ def test_what_flash_attention_does(aiter: Library, changes: dict[str, Any]) -> N
     "changes",
     [{}, {"attention_type": "encoder"}, {"attention_type": "encoder_only", "sliding_window": 3, "soft_cap": 5.0}],
 )
-def test_without_a_cache(aiter: Library, changes: dict[str, Any]) -> None:
+def test_without_a_cache(library: Library, changes: dict[str, Any]) -> None:
     """Encoders, vision towers and plain prefill attend over the new keys alone, packed."""
     KernelStep.random(of("aiter_fa"), config(block_size=None, **changes), [5, 0, 2], [5, 0, 2], padding=1).check()
 
 
-def test_cross_attention(aiter: Library) -> None:
+def test_cross_attention(library: Library) -> None:
     """The first step writes the other sequence's keys, later ones only read them; rows may outnumber keys."""
     for causal, window in ((False, None), (True, 2), (False, 3)):
         cross = config(attention_type="encoder_decoder", causal=causal, sliding_window=window)
@@ -122,45 +122,45 @@ def test_cross_attention(aiter: Library) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"causal": False}, {"num_heads": 128}, {"block_size": 1}, {"kv_sharing": True}])
-def test_what_the_latent_form_does(aiter: Library, changes: dict[str, Any]) -> None:
+def test_what_the_latent_form_does(library: Library, changes: dict[str, Any]) -> None:
     """No causal mask, the most heads, blocks of one token, a shared cache."""
     KernelStep.random(of("aiter_mla"), config("aiter_mla", **changes), [1, 2, 2], [9, 2, 5]).check()
 
 
-def test_rows_that_see_nothing_are_zero(aiter: Library) -> None:
+def test_rows_that_see_nothing_are_zero(library: Library) -> None:
     """More queries than keys: rows before all keys."""
     for name in ("aiter_fa", "aiter_unified", "aiter_mla"):
         shared = config(name, kv_sharing=True)
         KernelStep.random(of(name), shared, [6, 1], [2, 5], new_keys=False).check()
 
 
-def test_a_long_prefill_of_the_latent_form_is_several_calls(aiter: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_prefill_of_the_latent_form_is_several_calls(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of key indices of one call has a limit."""
     import hardpoint_aiter.mla
 
     monkeypatch.setattr(hardpoint_aiter.mla, "_KEYS_PER_CALL", 12)
     step = KernelStep.random(of("aiter_mla"), config("aiter_mla"), [6, 1], [6, 20])
     step.layer().forward(step.query, step.key, step.value, step.cache, step.plan())
-    sizes = [len(call["kv_indices"]) for _, call in aiter.calls]
+    sizes = [len(call["kv_indices"]) for _, call in library.calls]
     assert sizes == [10, 11, 20]
     step.check()
 
 
-def test_a_step_without_a_causal_mask_is_refused_by_the_unified_one(aiter: Library) -> None:
+def test_a_step_without_a_causal_mask_is_refused_by_the_unified_one(library: Library) -> None:
     """The config is causal, so it was accepted; a step that lifts the mask is not."""
     with pytest.raises(ValueError, match="has a causal mask always"):
         KernelStep.random(of("aiter_unified"), config(), [2], [2], causal=False).plan()
 
 
 @pytest.mark.parametrize("name", ["aiter_unified", "aiter_mla"])
-def test_without_a_cache_it_says_so(aiter: Library, name: str) -> None:
+def test_without_a_cache_it_says_so(library: Library, name: str) -> None:
     """Their kernels read nothing else."""
     step = KernelStep.random(of(name), config(name), [2], [2])
     with pytest.raises(ValueError, match="reads a cache"):
         step.layer().forward(step.query, step.key, step.value, None, step.plan())
 
 
-def test_one_plan_serves_many_steps(aiter: Library) -> None:
+def test_one_plan_serves_many_steps(library: Library) -> None:
     """`update` takes the next step in place."""
     for name in ("aiter_fa", "aiter_unified", "aiter_mla"):
         first = KernelStep.random(of(name), config(name), [4], [4])

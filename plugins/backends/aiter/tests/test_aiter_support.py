@@ -104,7 +104,7 @@ def test_all_reasons_at_once(name: str, architecture: str, changes: dict[str, An
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 @given(data=st.data())
-def test_what_is_accepted_constructs_and_runs(aiter: Library, data: st.DataObject) -> None:
+def test_what_is_accepted_constructs_and_runs(library: Library, data: st.DataObject) -> None:
     """Whatever declared support and validation accept is prepared, built, and right on the smallest batch."""
     from hardpoint_aiter.backend import AiterFaBackend
     from hardpoint_aiter.mla import AiterMlaBackend
@@ -124,17 +124,17 @@ def test_what_is_accepted_constructs_and_runs(aiter: Library, data: st.DataObjec
 
 
 @pytest.mark.torch
-def test_what_importing_it_raises_is_an_environment_failure(aiter: Library) -> None:
-    """Its start-up asks ROCm's tools for the device, and says RuntimeError; a module without the function is another."""
+def test_what_importing_it_raises_is_an_environment_failure(library: Library) -> None:
+    """Its start-up asks ROCm's tools, and says RuntimeError; a module without the function is another package."""
     from hardpoint_aiter.backend import AiterFaBackend
     from hardpoint_aiter.mla import AiterMlaBackend
 
-    (aiter.site / "aiter" / "mla" / "__init__.py").write_text("raise RuntimeError('no rocminfo')")
+    (library.site / "aiter" / "mla" / "__init__.py").write_text("raise RuntimeError('no rocminfo')")
     with pytest.raises(OSError, match=r"aiter.mla cannot start: no rocminfo"):
         AiterMlaBackend.validate_configuration(device("gfx942"), config())
-    (aiter.site / "aiter" / "__init__.py").write_text("")
+    (library.site / "aiter" / "__init__.py").write_text("")
     from tests.kernel_library import forget
 
-    forget(aiter.site)
+    forget(library.site)
     with pytest.raises(OSError, match="has no mha_batch_prefill_func: the package is another than its metadata says"):
         AiterFaBackend.validate_configuration(device("gfx942"), config())

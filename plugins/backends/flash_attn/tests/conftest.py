@@ -20,7 +20,7 @@ SIGNATURES = {"fa2": "flash_attn", "fa3": "flash_attn_3", "fa4": "flash_attn_4"}
 
 @pytest.fixture
 def flash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Library]]]:
-    """A factory: generations that are installed, and the compute capability of the one device. A further call replaces them."""
+    """A factory: installed generations, the compute capability of the one device. A further call replaces them."""
     torch = pytest.importorskip("torch")
     running: list[AbstractContextManager[list[Library]]] = []
     numbers = itertools.count()

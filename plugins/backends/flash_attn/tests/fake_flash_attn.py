@@ -6,11 +6,14 @@ This file is copied beside a fake package whose functions have the recorded sign
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hardpoint.attention import AttentionBatch, AttentionConfig, reference_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
 FAILURE: Exception | None = None
@@ -22,12 +25,13 @@ def call(name: str, arguments: dict[str, Any]) -> Any:
     CALLS.append((name, arguments))
     if FAILURE is not None:
         raise FAILURE
-    return {
+    kernels: dict[str, Callable[..., Any]] = {
         "flash_attn:flash_attn_varlen_func": _fa2,
         "flash_attn_interface:flash_attn_varlen_func": _fa3_varlen,
         "flash_attn_interface:flash_attn_with_kvcache": _fa3_kvcache,
         "flash_attn.cute:flash_attn_varlen_func": _fa4,
-    }[name](**arguments)
+    }
+    return kernels[name](**arguments)
 
 
 def _need(condition: object, message: str) -> None:

@@ -88,7 +88,13 @@ def test_what_it_does(flashinfer: Library, changes: dict[str, Any], step: str) -
 
 @pytest.mark.parametrize(
     "changes",
-    [{"causal": False}, {"block_size": 1}, {"num_heads": 128}, {"kv_cache_dtype": "fp8"}, {"head_size": 320, "kv_lora_rank": 256}],
+    [
+        {"causal": False},
+        {"block_size": 1},
+        {"num_heads": 128},
+        {"kv_cache_dtype": "fp8"},
+        {"head_size": 320, "kv_lora_rank": 256},
+    ],
 )
 def test_what_the_latent_form_does(flashinfer: Library, changes: dict[str, Any]) -> None:
     """No causal mask, pages of one token, the most heads, an 8-bit cache, the smaller latent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -16,10 +16,12 @@ from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
     from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention._kernel_layer import LayerArguments
 
 _AXES: Final = ("block", "token", "head", "content")
 
@@ -69,7 +71,7 @@ class AiterFaLayer(KernelLayer):
 
     plan_type = AiterFaPlan
 
-    def __init__(self, config: AttentionConfig, spec: KVCacheSpec | None, **arguments: Any) -> None:
+    def __init__(self, config: AttentionConfig, spec: KVCacheSpec | None, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
         self._paged = load("aiter", "mha_batch_prefill_func")
         self._packed = load("aiter", "flash_attn_varlen_func")

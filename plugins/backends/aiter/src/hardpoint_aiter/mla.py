@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -17,10 +17,12 @@ from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
     from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention._kernel_layer import LayerArguments
 
 _MODULE, _FUNCTION = "aiter.mla", "mla_decode_fwd"
 _KEYS_PER_CALL: Final = 1 << 22
@@ -94,7 +96,7 @@ class AiterMlaLayer(KernelLayer):
 
     plan_type = AiterMlaPlan
 
-    def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Any) -> None:
+    def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
         self._function = load(_MODULE, _FUNCTION)
 

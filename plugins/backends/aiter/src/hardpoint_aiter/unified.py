@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -16,10 +16,12 @@ from hardpoint_aiter.backend import dense_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
     from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
+    from hardpoint.attention._kernel_layer import LayerArguments
 
 _MODULE, _FUNCTION = "aiter.ops.triton.unified_attention", "unified_attention"
 
@@ -38,7 +40,7 @@ class AiterUnifiedLayer(KernelLayer):
 
     plan_type = AiterUnifiedPlan
 
-    def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Any) -> None:
+    def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
         self._function = load(_MODULE, _FUNCTION)
         self._descales: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)

@@ -40,7 +40,9 @@ class Library:
 
 
 def find(
-    generations: Mapping[str, tuple[AttentionVariant, ...]], capability: DeviceCapability | None, config: AttentionConfig
+    generations: Mapping[str, tuple[AttentionVariant, ...]],
+    capability: DeviceCapability | None,
+    config: AttentionConfig,
 ) -> str | None:
     """The best generation that declares support, with its package here: 4 on 10.x and 11.x, 3 on 9.x, then the others.
 

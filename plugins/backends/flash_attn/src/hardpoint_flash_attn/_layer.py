@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: TID253  # imported only with a chosen backend
-
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint_flash_attn._plan import FlashAttnPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
+
+    import torch
 
     from hardpoint.attention import AttentionConfig, KVCacheSpec
+    from hardpoint.attention._kernel_layer import LayerArguments
     from hardpoint_flash_attn._generation import Library
 
 
@@ -28,7 +30,7 @@ class FlashAttnLayer(KernelLayer):
         config: AttentionConfig,
         spec: KVCacheSpec | None,
         library: Library,
-        **arguments: Any,  # those of `KernelLayer`
+        **arguments: Unpack[LayerArguments],
     ) -> None:
         super().__init__(config, spec, **arguments)
         self.library = library
@@ -62,7 +64,7 @@ class FlashAttnLayer(KernelLayer):
             lse = log_denominator(self, plan, query, new_keys, kv_cache)
         return result, lse
 
-    def _fa2(self, tensors: tuple[torch.Tensor, ...], plan: FlashAttnPlan, *, paged: bool, return_lse: bool) -> Any:
+    def _fa2(self, tensors: tuple[torch.Tensor, ...], plan: FlashAttnPlan, *, paged: bool, return_lse: bool) -> Any:  # noqa: ANN401  # as the library returns it
         found = self._varlen(
             *tensors,
             cu_seqlens_q=plan.cu_seqlens_q,
@@ -84,9 +86,9 @@ class FlashAttnLayer(KernelLayer):
             return result, lse - self.slopes[:, None] * plan.positions
         return found
 
-    def _fa3(self, tensors: tuple[torch.Tensor, ...], plan: FlashAttnPlan, *, paged: bool, return_lse: bool) -> Any:
+    def _fa3(self, tensors: tuple[torch.Tensor, ...], plan: FlashAttnPlan, *, paged: bool, return_lse: bool) -> Any:  # noqa: ANN401  # as the library returns it
         # Its own choice of splits and packing, but for equal bits in every batch.
-        shared = {"num_splits": 1, "pack_gqa": False} if self.config.batch_invariant else {}
+        shared: dict[str, Any] = {"num_splits": 1, "pack_gqa": False} if self.config.batch_invariant else {}
         shared |= {
             "softmax_scale": self.scale,
             "causal": plan.causal,
@@ -107,7 +109,7 @@ class FlashAttnLayer(KernelLayer):
             shared["return_attn_probs"] = True
         return self._varlen(*tensors, cu_seqlens_k=plan.cu_seqlens_k, max_seqlen_k=plan.max_seqlen_k, **shared)
 
-    def _fa4(self, tensors: tuple[torch.Tensor, ...], plan: FlashAttnPlan, *, paged: bool, return_lse: bool) -> Any:
+    def _fa4(self, tensors: tuple[torch.Tensor, ...], plan: FlashAttnPlan, *, paged: bool, return_lse: bool) -> Any:  # noqa: ANN401  # as the library returns it
         # With a page table it wants lengths, without one running sums, and never both.
         where = (
             {"seqused_k": plan.seq_lens, "page_table": plan.block_table}

@@ -1,4 +1,4 @@
-"""What FlashAttention wants once per step: lengths as running sums on the device, without sequences that ask nothing."""
+"""What FlashAttention wants once per step: lengths as running sums, without sequences that ask nothing."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch  # noqa: TID253  # imported only with a chosen backend
-
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
 from hardpoint.attention._kernel_smallest import run_smallest
@@ -17,10 +15,14 @@ from hardpoint_flash_attn.backend import not_served
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
+
+    import torch
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
     from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention._kernel_layer import LayerArguments
 
 _FUNCTIONS = {"fa3": "flash_attn_with_kvcache", "fa4": "flash_attn_varlen_func"}
 
@@ -35,7 +37,7 @@ class FlashAttnMlaLayer(KernelLayer):
         config: AttentionConfig,
         spec: KVCacheSpec,
         library: _generation.Library,
-        **arguments: Any,  # those of `KernelLayer`
+        **arguments: Unpack[LayerArguments],
     ) -> None:
         super().__init__(config, spec, **arguments)
         self._function = library.function(_FUNCTIONS[library.generation])
@@ -63,7 +65,7 @@ class FlashAttnMlaLayer(KernelLayer):
 
     def _fa3(
         self, parts: tuple[torch.Tensor, ...], latent: torch.Tensor, plan: FlashAttnPlan, *, return_lse: bool
-    ) -> Any:
+    ) -> Any:  # noqa: ANN401  # as the library returns it
         return self._function(
             *parts,
             qv=latent,
@@ -79,7 +81,7 @@ class FlashAttnMlaLayer(KernelLayer):
 
     def _fa4(
         self, parts: tuple[torch.Tensor, ...], latent: torch.Tensor, plan: FlashAttnPlan, *, return_lse: bool
-    ) -> Any:
+    ) -> Any:  # noqa: ANN401  # as the library returns it
         result, lse = self._function(
             *parts,
             qv=latent,

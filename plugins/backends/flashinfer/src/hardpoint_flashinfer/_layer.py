@@ -1,4 +1,4 @@
-"""Plan and layer of the dense form: FlashInfer plans with the layer's scale, so a step is planned at its first layer."""
+"""Plan and layer of the dense form. FlashInfer plans with a layer's scale, so a step is planned at its first layer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from hardpoint_flashinfer._workspace import Wrappers, scratch_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Unpack
 
-    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
+    from hardpoint.attention._kernel_layer import LayerArguments
 
 _LN2: Final = log(2)
 # With so many query heads per key head the matrix units win in decoding; below, the plain kernel reads less.
@@ -50,7 +53,7 @@ class FlashInferPlan(KernelPlan):
         self.pages = Pages.of(self.config, self.batch)
         self._planned: dict[float, Planned] = {}
 
-    def planned(self, library: Any, scale: float) -> Planned:  # Any: FlashInfer
+    def planned(self, library: ModuleType, scale: float) -> Planned:
         """The step, planned for a scale."""
         found = self._planned.get(scale)
         if found is None:
@@ -59,7 +62,7 @@ class FlashInferPlan(KernelPlan):
             found = self._planned[scale] = self._plan(library, scale, self.pages)
         return found
 
-    def _plan(self, library: Any, scale: float, pages: Pages) -> Planned:
+    def _plan(self, library: ModuleType, scale: float, pages: Pages) -> Planned:
         config, device = self.config, self.batch.query_start_loc.device
         shared = {
             "sm_scale": scale,
@@ -113,7 +116,9 @@ class FlashInferLayer(KernelLayer):
 
     plan_type = FlashInferPlan
 
-    def __init__(self, config: AttentionConfig, spec: Any, library: Any, **arguments: Any) -> None:
+    def __init__(
+        self, config: AttentionConfig, spec: KVCacheSpec, library: ModuleType, **arguments: Unpack[LayerArguments]
+    ) -> None:
         super().__init__(config, spec, **arguments)
         self.library = library
 

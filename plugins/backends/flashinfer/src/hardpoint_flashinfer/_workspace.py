@@ -33,7 +33,7 @@ class Wrappers:
         self._borrowed: dict[Hashable, tuple[Hashable, Any]] = {}  # Any: the library is not typed for us
         weakref.finalize(owner, _give_back, self._borrowed)
 
-    def get(self, kind: Hashable, purpose: Hashable, make: Callable[[], Any]) -> Any:  # Any: as above
+    def get(self, kind: Hashable, purpose: Hashable, make: Callable[[], Any]) -> Any:  # noqa: ANN401  # as above
         """The plan's own wrapper for a purpose. Those of equal `kind` may stand for one another."""
         found = self._borrowed.get((kind, purpose))
         if found is None:

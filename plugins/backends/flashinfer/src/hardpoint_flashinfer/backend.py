@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.attention._kernel_smallest import run_smallest
@@ -11,6 +11,8 @@ from hardpoint.errors import ConfigError, EnvironmentFailure
 from hardpoint_flashinfer._layer import FlashInferLayer, FlashInferPlan
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import torch
 
     from hardpoint import DeviceCapability
@@ -92,7 +94,7 @@ class FlashInferBackend(AttentionBackend):
         return FlashInferPlan(config, batch)
 
 
-def load(*names: str, module: str = "flashinfer") -> Any:  # Any: the library is not typed for us
+def load(*names: str, module: str = "flashinfer") -> ModuleType:
     """Import a module of the library. Errors: `EnvironmentFailure` where it lacks one of `names`."""
     library = importlib.import_module(module)
     for name in names:

@@ -16,10 +16,13 @@ from hardpoint_flashinfer.backend import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Unpack
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
     from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention._kernel_layer import LayerArguments
 
 _NAMES: Final = ("BatchMLAPagedAttentionWrapper", "MLAPlanMetadata")
 
@@ -37,7 +40,7 @@ class FlashInferMlaPlan(KernelPlan):
         self.pages = Pages.of(self.config, self.batch)
         self._planned: dict[tuple[float, bool], Any] = {}
 
-    def planned(self, library: Any, scale: float, *, return_lse: bool) -> Any:  # Any: FlashInfer
+    def planned(self, library: ModuleType, scale: float, *, return_lse: bool) -> Any:  # noqa: ANN401  # FlashInfer is not typed for us
         """A wrapper that knows the step."""
         found = self._planned.get((scale, return_lse))
         if found is not None:
@@ -80,7 +83,9 @@ class FlashInferMlaLayer(KernelLayer):
 
     plan_type = FlashInferMlaPlan
 
-    def __init__(self, config: AttentionConfig, spec: KVCacheSpec, library: Any, **arguments: Any) -> None:
+    def __init__(
+        self, config: AttentionConfig, spec: KVCacheSpec, library: ModuleType, **arguments: Unpack[LayerArguments]
+    ) -> None:
         super().__init__(config, spec, **arguments)
         self.library = library
 
