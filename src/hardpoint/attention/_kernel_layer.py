@@ -171,9 +171,9 @@ class KernelLayer(AttentionLayer):
         if return_lse:
             lse = torch.empty(self.config.num_heads, query.shape[0], dtype=torch.float32, device=query.device)
         if torch.compiler.is_compiling():
-            from hardpoint.attention._kernel_operator import operator
+            from hardpoint.attention._kernel_operator import kernel_layer
 
-            operator()(self.handle, plan.handle, query, key, value, list(kv_cache or ()), out, lse)
+            kernel_layer(self.handle, plan.handle, query, key, value, list(kv_cache or ()), out, lse)
         else:
             self.run(query, key, value, kv_cache, plan, out, lse)
         return out if lse is None else (out, lse)

@@ -96,7 +96,9 @@ def _fa2(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **a: Any) -> Any:
     _need(q.dtype in (torch.float16, torch.bfloat16) and q.dtype == k.dtype == v.dtype, "dtype")
     _need(queries, "batch size must be positive")
     _need(q.shape[-1] <= 256 and q.shape[-1] % 8 == 0 and v.shape[-1] == q.shape[-1], "head size")
-    _need(table is None or k.shape[1] % 256 == 0, "Paged KV cache block size must be divisible by 256")
+    pages = 256 if torch.version.hip is None else 128
+    _need(table is None or k.shape[1] % pages == 0, f"Paged KV cache block size must be divisible by {pages}")
+    _need(torch.version.hip is None or a["softcap"] == 0.0, "Composable Kernel would leave the soft cap out")
     _need(a["max_seqlen_q"] == max(queries) and a["max_seqlen_k"] >= max(keys), "maxima")
     slopes, causal, (left, right) = a["alibi_slopes"], a["causal"], a["window_size"]
     _need(slopes is None or slopes.dtype == torch.float32, "ALiBi slopes must have dtype fp32")

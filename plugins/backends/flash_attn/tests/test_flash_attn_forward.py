@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,6 +137,17 @@ def test_without_a_cache_keys_of_sequences_that_ask_nothing_are_left_out(flash: 
         flash(generation, capability=capability)
         encoder = config(attention_type="encoder_only", block_size=None)
         KernelStep.random(backend(), encoder, [2, 0, 1], [3, 4, 2], kv_lens=[3, 4, 2]).check()
+
+
+@pytest.mark.parametrize("changes", [{"block_size": 128}, {"block_size": None}, {"sliding_window": 3}])
+def test_on_amd_devices(flash: Flash, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+    """There FlashAttention 2 is Composable Kernel, with pages of 128; torch says which device it is."""
+    flash("fa2")
+    monkeypatch.setattr(torch.version, "hip", "6.4.1")
+    properties = SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+    asked = config(**{"block_size": 128, **changes})
+    KernelStep.random(backend(), asked, [2, 1], [2, 1], padding=1).check()
 
 
 def test_a_shared_cache_is_not_written(flash: Flash) -> None:

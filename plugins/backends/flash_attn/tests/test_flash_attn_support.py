@@ -69,9 +69,9 @@ assert not {"torch", "numpy", "flash_attn", "flash_attn_interface"} & set(sys.mo
 
 
 def test_the_descriptors() -> None:
-    """Each backend is a plugin object of its own, for CUDA; the packages stand in the variants."""
+    """Each backend is a plugin object of its own; the packages stand in the variants."""
     spec, other = dense.hardpoint_backend(), latent.hardpoint_backend()
-    assert (spec.api, spec.kind, spec.platforms) == (API_VERSION, "attention", ("cuda",))
+    assert (spec.api, spec.kind, spec.platforms) == (API_VERSION, "attention", ("cuda", "rocm"))
     assert (other.api, other.kind, other.platforms) == (API_VERSION, "mla_attention", ("cuda",))
     assert {variant.package for variant in spec.support.variants} == {
         "flash-attn>=2.6,<3",
@@ -217,5 +217,5 @@ def test_without_a_cuda_device_it_says_so() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(OSError, match="torch has no CUDA device cpu"):
+    with pytest.raises(OSError, match="torch has no GPU cpu"):
         FlashAttnBackend.create_layer(config(), scale=1.0, device="cpu")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint import DeviceCapability, LiveMachine
+from hardpoint import DeviceCapability, LiveMachine, normalise_gfx
 from hardpoint._requirements import requirement_reason
 from hardpoint.errors import EnvironmentFailure
 
@@ -66,6 +66,9 @@ def load(generation: str) -> Library:
 def capability_of(device: torch.device | str) -> DeviceCapability:
     """The device's capability, as torch says. Errors: `EnvironmentFailure` where it has no such device."""
     try:
+        if torch.version.hip is not None:
+            arch, features = normalise_gfx(torch.cuda.get_device_properties(torch.device(device)).gcnArchName)
+            return DeviceCapability(runtime="rocm", arch=arch, features=features)
         return DeviceCapability.parse(torch.cuda.get_device_capability(torch.device(device)), runtime="cuda")
     except (RuntimeError, AssertionError, ValueError) as error:
-        raise EnvironmentFailure(f"torch has no CUDA device {device}: {error}", code="no_device") from error
+        raise EnvironmentFailure(f"torch has no GPU {device}: {error}", code="no_device") from error

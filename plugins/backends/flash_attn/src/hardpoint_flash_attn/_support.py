@@ -8,6 +8,8 @@ flash-attn-4 4.0.0b36 (``flash_attn/cute/interface.py``). Where other engines sa
 - None takes a cache in another dtype than the query's: what 8-bit kernels there are want an 8-bit query too.
 - ALiBi is 2's alone, and its bias is minus slope x distance on both sides: the same as ours under a causal mask only.
 - Sinks are 4's alone (``learnable_sink``).
+- On AMD devices 2 is Composable Kernel (``csrc/flash_attn_ck``): for gfx90a, gfx942 and gfx950, blocks of a multiple of
+  128, and a soft cap that ``mha_varlen_fwd`` takes and leaves out.
 - Equal bits whatever else is in the batch are 3's alone, with ``num_splits=1``: 2 splits by a heuristic over the batch.
 """
 
@@ -68,6 +70,32 @@ _FA2: Final = (
         alibi=ANYTHING,
         soft_cap=ANYTHING,
         kv_sharing=ANYTHING,
+    ),
+)
+_FA2_ROCM: Final = (
+    AttentionVariant(
+        runtimes=("rocm",),
+        architectures=("gfx90a", "gfx942", "gfx950"),
+        package=FA2_PACKAGE,
+        head_size=_FA2_HEADS,
+        num_kv_heads=ANYTHING,
+        dtype=_DTYPES,
+        block_size=Integers(minimum=128, multiple_of=128),
+        attention_type=_PAGED,
+        causal=ANYTHING,
+        sliding_window=ANYTHING,
+        kv_sharing=ANYTHING,
+    ),
+    AttentionVariant(
+        runtimes=("rocm",),
+        architectures=("gfx90a", "gfx942", "gfx950"),
+        package=FA2_PACKAGE,
+        head_size=_FA2_HEADS,
+        num_kv_heads=ANYTHING,
+        dtype=_DTYPES,
+        attention_type=_UNPAGED,
+        causal=ANYTHING,
+        sliding_window=ANYTHING,
     ),
 )
 _FA3: Final = (
@@ -200,12 +228,12 @@ _MLA_FA4: Final = AttentionVariant(
     qk_rope_head_dim=OneOf(64),
 )
 
-DENSE: Final = {"fa2": _FA2, "fa3": _FA3, "fa4": _FA4}
+DENSE: Final = {"fa2": (*_FA2, *_FA2_ROCM), "fa3": _FA3, "fa4": _FA4}
 LATENT: Final[dict[str, tuple[AttentionVariant, ...]]] = {"fa3": (_MLA_FA3,), "fa4": (_MLA_FA4,)}
 
 # The first of two equally near variants explains a refusal: the package that most people lack is named.
-DENSE_SUPPORT: Final = AttentionSupport((*_FA2, *_FA3, *_FA4))
+DENSE_SUPPORT: Final = AttentionSupport((*_FA2, *_FA2_ROCM, *_FA3, *_FA4))
 LATENT_SUPPORT: Final = AttentionSupport((_MLA_FA3, _MLA_FA4))
 
-ARCHITECTURES: Final = ("sm_8*", "sm_9*", "sm_10*", "sm_11*", "sm_12*")
+ARCHITECTURES: Final = ("sm_8*", "sm_9*", "sm_10*", "sm_11*", "sm_12*", "gfx90a", "gfx942", "gfx950")
 """2 is built for sm_80, sm_90, sm_100 and sm_120, each binary also for the later minors; 3 for sm_90; 4 compiles."""

@@ -15,7 +15,7 @@ class FlashAttnPlugin:
         return BackendSpec(
             api=API_VERSION,
             kind="attention",
-            platforms=("cuda",),
+            platforms=("cuda", "rocm"),
             target="hardpoint_flash_attn.backend:FlashAttnBackend",
             requires=("torch>=2.5",),
             kernel_architectures=ARCHITECTURES,
