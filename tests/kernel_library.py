@@ -36,13 +36,14 @@ class Recorded:
 
     distribution: str
     version: str
+    made: str
     functions: Mapping[str, Sequence[Mapping[str, str]]]
 
     @classmethod
     def read(cls, path: Path) -> Recorded:
         text = json.loads(path.read_text())
         functions = {name: item["parameters"] for name, item in text["functions"].items()}
-        return cls(text["distribution"], text["version"], functions)
+        return cls(text["distribution"], text["version"], text["made"], functions)
 
     def signature(self, name: str) -> inspect.Signature:
         """Of one function; defaults are their texts."""
@@ -120,6 +121,17 @@ class Library:
     def calls(self) -> list[tuple[str, dict[str, Any]]]:
         found: list[tuple[str, dict[str, Any]]] = self.kernels.CALLS
         return found
+
+
+def check_calls(library: Library) -> None:
+    """Every call so far binds to the recorded signature of its function, by the arguments' names alone."""
+    for name, arguments in library.calls:
+        signature = library.recorded.signature(name)
+        given = {item: value for item, value in arguments.items() if item not in ("self", "cls")}
+        kinds = {item.name: item.kind for item in signature.parameters.values()}
+        owner = (None,) if next(iter(kinds)) in ("self", "cls") else ()
+        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        signature.bind(*owner, **{item: value for item, value in given.items() if kinds.get(item) not in variable})
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kernel_library import Library, libraries
+from tests.kernel_library import Library, check_calls, libraries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,3 +23,4 @@ def library(tmp_path: Path) -> Iterator[Library]:
     site.mkdir()
     with libraries(site, (HERE / "signatures" / "aiter.json", HERE / "fake_aiter.py")) as (found,):
         yield found
+        check_calls(found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kernel_library import Library, libraries
+from tests.kernel_library import Library, check_calls, libraries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,4 +25,5 @@ def flashinfer(tmp_path: Path) -> Iterator[Library]:
     site.mkdir()
     with libraries(site, (HERE / "signatures" / "flashinfer.json", HERE / "fake_flashinfer.py")) as (library,):
         yield library
+        check_calls(library)
     _workspace.forget()
