@@ -16,9 +16,11 @@ from tests.kernel_steps import KernelStep, check_smallest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hardpoint.attention import AttentionBatch
+    import torch
 
-torch = pytest.importorskip("torch")
+    from hardpoint.attention import AttentionBatch
+else:
+    torch = pytest.importorskip("torch")
 
 AXES = ("block", "token", "head", "content")
 
@@ -66,7 +68,7 @@ class Backend(AttentionBackend):
     def create_layer(cls, config: AttentionConfig, **arguments: Any) -> Layer:
         spec = None if config.block_size is None else cls.kv_cache_spec(config)
         names = ("sinks", "alibi_slopes", "key_scale", "value_scale")
-        return Layer(config, spec, **{**dict.fromkeys(names), **arguments})  # type: ignore[arg-type]  # a test's short cut
+        return Layer(config, spec, **{**dict.fromkeys(names), **arguments})
 
     @classmethod
     def plan(cls, config: AttentionConfig, batch: AttentionBatch) -> KernelPlan:
@@ -193,7 +195,7 @@ def test_batches_that_do_not_fit() -> None:
         ({"block_table": None}, "a cache needs batch.block_table"),
         ({"slot_mapping": None}, "3 new keys, slot_mapping has none"),
     ):
-        plan = Backend.plan(step.config, replace(step.batch, **changes))  # type: ignore[arg-type]  # as it is meant
+        plan = Backend.plan(step.config, replace(step.batch, **changes))
         with pytest.raises(ConfigError, match=message):
             step.layer().forward(step.query, step.key, step.value, step.cache, plan)
     with pytest.raises(TypeError, match="the plan is a str: expected a KernelPlan"):
