@@ -32,7 +32,7 @@ def _attend(
     V0: tl.constexpr, V0_PAD: tl.constexpr, V1: tl.constexpr, V1_PAD: tl.constexpr,
     LATENT: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     SINKS: tl.constexpr, ALIBI: tl.constexpr, SOFT_CAP: tl.constexpr,
-    WORK: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
+    SPLIT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     LOG2E: tl.constexpr = 1.4426950408889634
     LN2: tl.constexpr = 0.6931471805599453
@@ -41,12 +41,8 @@ def _attend(
     item = tl.program_id(0)
     kv_head = tl.program_id(1) // HEAD_BLOCKS
     split = tl.program_id(2)
-    if WORK:
-        sequence = tl.load(work + 2 * item)
-        first_token = tl.load(work + 2 * item + 1)
-    else:
-        sequence = item
-        first_token = 0
+    sequence = tl.load(work + 2 * item)
+    first_token = tl.load(work + 2 * item + 1)
     query_start = tl.load(query_starts + sequence)
     num_queries = tl.load(query_starts + sequence + 1) - query_start
     num_keys = tl.load(seq_lens + sequence)

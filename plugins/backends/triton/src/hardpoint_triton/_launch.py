@@ -164,7 +164,6 @@ def attend_launches(
 
 def _segment_launches(config: AttentionConfig, segment: Segment, common: dict[str, Any]) -> Iterator[Launch]:
     shape, out = segment.shape, common["out"]
-    work = common["seq_lens"] if segment.work is None else segment.work
     split = segment.num_splits > 1
     partial_out = partial_lse = common["lse"]
     if split:
@@ -174,7 +173,7 @@ def _segment_launches(config: AttentionConfig, segment: Segment, common: dict[st
     arguments = common | {
         "partial_out": partial_out,
         "partial_lse": partial_lse,
-        "work": work,
+        "work": segment.work,
         "num_splits": segment.num_splits,
         "ROW_HEADS": shape.row_heads,
         "TOKENS": shape.tokens,
@@ -188,7 +187,6 @@ def _segment_launches(config: AttentionConfig, segment: Segment, common: dict[st
         "V0_PAD": shape.value.first_padded,
         "V1": shape.value.rest,
         "V1_PAD": shape.value.rest_padded,
-        "WORK": segment.work is not None,
         "SPLIT": split,
     }
     yield Launch(
@@ -201,7 +199,7 @@ def _segment_launches(config: AttentionConfig, segment: Segment, common: dict[st
     if not split:
         return
     names = ("partial_out", "partial_lse", "out", "lse", "sinks", "query_starts", "work", "num_splits")
-    names += ("out_row", "out_head", "lse_head", "TOKENS", "SINKS", "WORK")
+    names += ("out_row", "out_head", "lse_head", "TOKENS", "SINKS")
     merging = {name: arguments[name] for name in names}
     merging |= {"num_items": segment.count, "V": config.v_head_size, "V_PAD": padded(config.v_head_size)}
     grid = (segment.count * shape.tokens, config.num_heads, 1)

@@ -14,17 +14,14 @@ from hardpoint_triton._kernel import Kernel
 def _merge(
     partial_out, partial_lse, out, lse, sinks, query_starts, work,
     num_items, num_splits, out_row, out_head, lse_head,
-    TOKENS: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr, SINKS: tl.constexpr, WORK: tl.constexpr,
+    TOKENS: tl.constexpr, V: tl.constexpr, V_PAD: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     LOG2E: tl.constexpr = 1.4426950408889634
     LN2: tl.constexpr = 0.6931471805599453
     item = tl.program_id(0) // TOKENS
     token = tl.program_id(0) % TOKENS
     head = tl.program_id(1)
-    if WORK:
-        sequence = tl.load(work + 2 * item)
-    else:
-        sequence = item
+    sequence = tl.load(work + 2 * item)
     query_start = tl.load(query_starts + sequence)
     if token >= tl.load(query_starts + sequence + 1) - query_start:
         return

@@ -44,15 +44,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Programs of one launch: `count` items, each of one sequence.
-
-    `work` is int32 ``(count, 2)``: sequence and first query token. None: item i is sequence i.
-    """
+    """Programs of one launch: `count` items. `work` is int32 ``(count, 2)``: an item's sequence and first query token."""
 
     shape: Shape
-    count: int
-    work: torch.Tensor | None
+    work: torch.Tensor
     num_splits: int
+
+    @property
+    def count(self) -> int:
+        """Programs, for each head and split."""
+        return self.work.shape[0]
 
 
 def shape_of(config: AttentionConfig, hardware: Hardware, phase: str) -> Shape:
@@ -107,8 +108,8 @@ class TritonPlan(AttentionPlan):
 
     def _refusal(self, batch: AttentionBatch) -> str | None:
         """Why the batch cannot be taken in place."""
-        if not self._identity:
-            return "graphs are replayed for steps whose queries are all short"
+        if not self._all_short:
+            return "graphs are replayed of steps whose queries are all short"
         if batch.max_query_len > self.decode.tokens:
             return f"a query of {batch.max_query_len} tokens; the plan has room for {self.decode.tokens}"
         if batch.num_seqs > self._capacity:
@@ -158,7 +159,6 @@ class TritonPlan(AttentionPlan):
         self._read_host(batch)
         self._fill(batch)
         self.segments = self._segments(batch)
-        self._identity = all(segment.work is None for segment in self.segments)
 
     def _fill(self, batch: AttentionBatch) -> None:
         """Copy what kernels read. Sequences that are not there are empty, and new keys that are not there go nowhere.
@@ -183,22 +183,25 @@ class TritonPlan(AttentionPlan):
         lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
         short = [number for number, length in enumerate(lengths) if 0 < length <= self.decode.tokens]
         long = [number for number, length in enumerate(lengths) if length > self.decode.tokens]
+        self._all_short = not long
         segments = []
         if not long:
             # Also the empty ones, so that every step of as many sequences is the same launch.
-            segments.append(self._decode(len(lengths), None, batch.max_seq_len))
+            everyone = torch.zeros(len(lengths), 2, dtype=torch.int32, device=self.device)
+            everyone[:, 0] = torch.arange(len(lengths), device=self.device)
+            segments.append(self._decode(everyone, batch.max_seq_len))
         elif short:
             most = max(batch.seq_lens_host[number] for number in short)
-            segments.append(self._decode(len(short), self._work([(number, 0) for number in short]), most))
+            segments.append(self._decode(self._work([(number, 0) for number in short]), most))
         if long:
             tokens = self.prefill.tokens
             items = [(number, first) for number in long for first in range(0, lengths[number], tokens)]
             # The longest first: what starts last should end soon.
             items.sort(key=lambda item: item[1] - lengths[item[0]] + batch.seq_lens_host[item[0]], reverse=True)
-            segments.append(Segment(shape=self.prefill, count=len(items), work=self._work(items), num_splits=1))
+            segments.append(Segment(shape=self.prefill, work=self._work(items), num_splits=1))
         return segments
 
-    def _decode(self, count: int, work: torch.Tensor | None, most_keys: int) -> Segment:
+    def _decode(self, work: torch.Tensor, most_keys: int) -> Segment:
         """Split long sequences where they alone would leave multiprocessors idle."""
         config, shape = self.config, self.decode
         num_splits = 1
@@ -207,10 +210,10 @@ class TritonPlan(AttentionPlan):
             if config.sliding_window is not None and self.causal:
                 most_keys = min(most_keys, config.sliding_window + shape.tokens)
             keys = _KEYS_PER_SPLIT_INTERPRETED if self.hardware.interpreted else _KEYS_PER_SPLIT
-            programs = max(1, count * config.num_kv_heads * shape.head_blocks)
+            programs = max(1, len(work) * config.num_kv_heads * shape.head_blocks)
             # Two for each multiprocessor, so that one computes while the other waits for memory.
             num_splits = max(1, min(-(-2 * self.hardware.units // programs), most_keys // keys, _MAX_SPLITS))
-        return Segment(shape=shape, count=count, work=work, num_splits=num_splits)
+        return Segment(shape=shape, work=work, num_splits=num_splits)
 
     def _work(self, items: list[tuple[int, int]]) -> torch.Tensor:
         return torch.tensor(items, dtype=torch.int32).to(self.device, non_blocking=True)
