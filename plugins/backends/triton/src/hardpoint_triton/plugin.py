@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 VERSION = ">=3.4"
 # torch's wheels for ROCm bring Triton under names of their own.
 _ROCM_PACKAGES = ("triton-rocm", "pytorch-triton-rocm", "triton")
+_ROCM_ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx11*", "gfx12*")
 _FLOATS = ("float16", "bfloat16", "float32")
 
 _FEATURES: dict[str, Any] = {
@@ -39,24 +40,39 @@ _LATENT: dict[str, Any] = _FEATURES | {
 }
 
 
+class _RocmCaches(OneOf):
+    """``auto`` alone; the text tells what other devices of the runtime take."""
+
+    def describe(self) -> str:
+        return (
+            "auto, on gfx942 also float8_e4m3fnuz or float8_e5m2fnuz, "
+            "on gfx950 and gfx120x also float8_e4m3fn or float8_e5m2"
+        )
+
+
 def _variants(sizes: dict[str, Any]) -> Iterator[AttentionVariant]:
     """Where Triton has a code generator, with what it converts in hardware there (Triton's `supported_fp8_dtypes`).
 
-    8-bit floats that a device would have to convert in software are left to backends which do not pretend.
+    8-bit floats that a device would have to convert in software are left to backends which do not pretend. The first of
+    equally near variants explains a refusal, so the broadest stand first.
     """
 
     def variant(dtypes: tuple[str, ...], caches: tuple[str, ...] = (), **guard: Any) -> AttentionVariant:  # noqa: ANN401  # Any: a variant's own members
         return AttentionVariant(**sizes, dtype=OneOf(*dtypes), kv_cache_dtype=OneOf("auto", *caches), **guard)
 
     cuda: dict[str, Any] = {"runtimes": ("cuda",), "package": f"triton{VERSION}"}
-    yield variant(_FLOATS, ("float8_e4m3fn", "float8_e5m2"), capability_floor=(8, 9), **cuda)
+    if sizes is _DENSE:
+        # A tile of the latent form does not fit into Turing's shared memory.
+        yield variant(("float16", "float32"), capability_majors=(7,), capability_floor=(7, 5), **cuda)
     yield variant(_FLOATS, ("float8_e5m2",), capability_floor=(8, 0), **cuda)
-    yield variant(("float16", "float32"), capability_floor=(7, 5), **cuda)
+    yield variant(_FLOATS, ("float8_e4m3fn", "float8_e5m2"), capability_floor=(8, 9), **cuda)
     for package in _ROCM_PACKAGES:
         rocm: dict[str, Any] = {"runtimes": ("rocm",), "package": f"{package}{VERSION}"}
+        yield AttentionVariant(
+            **sizes, dtype=OneOf(*_FLOATS), kv_cache_dtype=_RocmCaches("auto"), architectures=_ROCM_ARCHITECTURES, **rocm
+        )
         yield variant(_FLOATS, ("float8_e4m3fnuz", "float8_e5m2fnuz"), architectures=("gfx942",), **rocm)
         yield variant(_FLOATS, ("float8_e4m3fn", "float8_e5m2"), architectures=("gfx950", "gfx120*"), **rocm)
-        yield variant(_FLOATS, architectures=("gfx90a", "gfx942", "gfx950", "gfx11*", "gfx12*"), **rocm)
     # The interpreter: the platform declares the feature `triton` only where it is switched on.
     yield variant(_FLOATS, ("float8_e4m3fn", "float8_e5m2"), runtimes=("cpu",), package=f"triton{VERSION}")
     # A vendor's device says itself that Triton compiles for it.
