@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -37,7 +37,7 @@ class TestTritonAttention(_InInterpreter):
     backend = TritonAttentionBackend
     support = SUPPORT
     # One key head: programs are what an interpreter's time goes into.
-    base = {"head_size": 16, "num_heads": 4, "num_kv_heads": 1, "block_size": 4}
+    base: ClassVar[dict[str, Any]] = {"head_size": 16, "num_heads": 4, "num_kv_heads": 1, "block_size": 4}
     block_sizes = (3, 256)
 
 
@@ -47,7 +47,7 @@ class TestTritonMla(_InInterpreter):
     __test__ = True
     backend = TritonMlaBackend
     support = LATENT_SUPPORT
-    base = {
+    base: ClassVar[dict[str, Any]] = {
         "kind": "mla_attention", "head_size": 24, "num_heads": 2, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
         "block_size": 4,
     }  # fmt: skip

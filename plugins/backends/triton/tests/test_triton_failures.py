@@ -91,7 +91,9 @@ def test_a_read_only_cache_directory_is_the_machines_fault(tmp_path: Path) -> No
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
     # Folders of Python may be closed to the other user: what is needed is imported before.
-    before = "import triton.backends.nvidia.compiler, triton.compiler.code_generator; os.setgid(12345); os.setuid(12345)"
+    before = (
+        "import triton.backends.nvidia.compiler, triton.compiler.code_generator; os.setgid(12345); os.setuid(12345)"
+    )
     printed = _run(COMPILE, before=before, TRITON_CACHE_DIR=str(closed))
     assert printed.startswith("permission | Triton cannot compile: ")
     assert str(closed) in printed

@@ -102,7 +102,11 @@ def test_amd_devices_take_everything(arch: str, config: AttentionConfig) -> None
             _config(kv_cache_dtype="fp8"),
             ["kv_cache_dtype=float8_e4m3fn; accepts auto or float8_e5m2"],
         ),
-        (_cuda("9.0"), _config(head_size=512), ["head_size=512; accepts at most 256", "v_head_size=512; accepts at most 256"]),
+        (
+            _cuda("9.0"),
+            _config(head_size=512),
+            ["head_size=512; accepts at most 256", "v_head_size=512; accepts at most 256"],
+        ),
         (_cuda("9.0"), _config(dtype="float64"), ["dtype=float64; accepts float16 or bfloat16 or float32"]),
         (
             _cuda("9.0"),

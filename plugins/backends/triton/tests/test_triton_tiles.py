@@ -10,9 +10,9 @@ from hardpoint_triton._plan import shape_of
 from hardpoint_triton._tiles import DECODE, PREFILL, Part, choose, padded, rows, split_head, split_latent
 
 ARCHITECTURES = (
-    "sm_75 sm_80 sm_86 sm_87 sm_89 sm_90 sm_100 sm_103 sm_110 sm_120 sm_121 "
-    "gfx90a gfx942 gfx950 gfx1100 gfx1201 interpreter xyz"
-).split()
+    "sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121",
+    "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "interpreter", "xyz",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

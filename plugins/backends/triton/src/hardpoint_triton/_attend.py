@@ -9,8 +9,9 @@ standard library: so the same source is compiled and interpreted in one process.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, N803, N806
+# ruff: noqa: ANN001, ANN202, N803, N806, SLF001
 # Arguments are pointers, numbers and (in capitals) constants of the compilation, which Python's types do not describe.
+# Triton's reductions take these two private functions for what they are; others its interpreter would run one by one.
 
 from __future__ import annotations
 

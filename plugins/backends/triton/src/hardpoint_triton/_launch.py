@@ -29,6 +29,11 @@ _EIGHT_BITS = {
     torch.float8_e4m3fnuz: (3, -7, False),
     torch.float8_e5m2fnuz: (2, -15, False),
 }
+# What the merging kernel takes over from the one before it.
+_MERGED = (
+    "partial_out", "partial_lse", "out", "lse", "sinks", "query_starts", "work", "num_splits",
+    "out_row", "out_head", "lse_head", "TOKENS", "SINKS",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,9 +203,7 @@ def _segment_launches(config: AttentionConfig, segment: Segment, common: dict[st
     )
     if not split:
         return
-    names = ("partial_out", "partial_lse", "out", "lse", "sinks", "query_starts", "work", "num_splits")
-    names += ("out_row", "out_head", "lse_head", "TOKENS", "SINKS")
-    merging = {name: arguments[name] for name in names}
+    merging = {name: arguments[name] for name in _MERGED}
     merging |= {"num_items": segment.count, "V": config.v_head_size, "V_PAD": padded(config.v_head_size)}
     grid = (segment.count * shape.tokens, config.num_heads, 1)
     yield Launch(kernel=merge, grid=grid, arguments=merging, num_warps=4, num_stages=1)

@@ -124,7 +124,8 @@ class TritonLayer(AttentionLayer):
         lse: torch.Tensor,
     ) -> Iterator[Launch]:
         """What `run` launches, in order, for tensors that have been checked."""
-        query, key, value = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (query, key, value))
+        query = query if query.stride(-1) == 1 else query.contiguous()
+        key, value = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (key, value))
         if self.is_latent and key is not None:
             key = value = key.unsqueeze(1)
         if kv_cache is None:

@@ -1,7 +1,7 @@
 """Merging what the splits of a decode have found, through the logarithms of their sums."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, N803, N806
+# ruff: noqa: ANN001, ANN202, N803, N806
 # As in `_attend`.
 
 from __future__ import annotations

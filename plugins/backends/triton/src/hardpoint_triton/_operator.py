@@ -23,7 +23,7 @@ def _forward(
     value: torch.Tensor | None,
     kv_cache: Sequence[torch.Tensor],
     out: torch.Tensor,
-    lse: torch.Tensor | None,
+    lse: torch.Tensor,
 ) -> None:
     found_layer, found_plan = _handles.find(layer), _handles.find(int(plan))
     if not isinstance(found_layer, TritonLayer) or not isinstance(found_plan, TritonPlan):
@@ -32,9 +32,7 @@ def _forward(
 
 
 # An empty list of cache tensors is no cache: an optional list of mutated tensors cannot be declared.
-attention = torch.library.custom_op(
-    "hardpoint_triton::attention", _forward, mutates_args=("kv_cache", "out", "lse")
-)
+attention = torch.library.custom_op("hardpoint_triton::attention", _forward, mutates_args=("kv_cache", "out", "lse"))
 
 
 @attention.register_fake

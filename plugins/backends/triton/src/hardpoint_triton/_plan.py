@@ -7,6 +7,7 @@ Everything that a kernel reads of the step lies in memory of the plan's own, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
@@ -44,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Programs of one launch: `count` items. `work` is int32 ``(count, 2)``: an item's sequence and first query token."""
+    """Programs of one launch. `work` is int32 ``(count, 2)``: an item's sequence, and its first query token."""
 
     shape: Shape
     work: torch.Tensor
@@ -180,7 +181,7 @@ class TritonPlan(AttentionPlan):
 
     def _segments(self, batch: AttentionBatch) -> list[Segment]:
         starts = batch.query_start_loc_host
-        lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+        lengths = [end - start for start, end in pairwise(starts)]
         short = [number for number, length in enumerate(lengths) if 0 < length <= self.decode.tokens]
         long = [number for number, length in enumerate(lengths) if length > self.decode.tokens]
         self._all_short = not long

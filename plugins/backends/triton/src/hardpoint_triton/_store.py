@@ -1,7 +1,7 @@
 """Writing a step's new keys and values into the paged cache."""
 
 # mypy: ignore-errors
-# ruff: noqa: ANN001, N803
+# ruff: noqa: ANN001, ANN202, N803
 # As in `_attend`.
 
 from __future__ import annotations

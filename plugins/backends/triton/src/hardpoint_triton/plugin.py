@@ -69,7 +69,11 @@ def _variants(sizes: dict[str, Any]) -> Iterator[AttentionVariant]:
     for package in _ROCM_PACKAGES:
         rocm: dict[str, Any] = {"runtimes": ("rocm",), "package": f"{package}{VERSION}"}
         yield AttentionVariant(
-            **sizes, dtype=OneOf(*_FLOATS), kv_cache_dtype=_RocmCaches("auto"), architectures=_ROCM_ARCHITECTURES, **rocm
+            **sizes,
+            dtype=OneOf(*_FLOATS),
+            kv_cache_dtype=_RocmCaches("auto"),
+            architectures=_ROCM_ARCHITECTURES,
+            **rocm,
         )
         yield variant(_FLOATS, ("float8_e4m3fnuz", "float8_e5m2fnuz"), architectures=("gfx942",), **rocm)
         yield variant(_FLOATS, ("float8_e4m3fn", "float8_e5m2"), architectures=("gfx950", "gfx120*"), **rocm)
