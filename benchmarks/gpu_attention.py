@@ -4,8 +4,9 @@
 
 Decode: 64 sequences, one token each, 32 query heads over 8 key/value heads, cache blocks in random order. What must
 move is each key and value once; its share of what this device copies per second (measured in the same run) is "of
-memory". Prefill: one sequence; torch's SDPA runs on as many keys, contiguous and not paged. Latent: 128 heads over one
-latent of 512 + 64. All are timed one after the other in every round, and medians are compared: what counts is the ratio.
+memory". Prefill: one sequence; torch's SDPA runs on as many keys, contiguous and not paged. Latent: 128 heads over
+one latent of 512 + 64. All are timed one after the other in every round, and medians are compared:
+what counts is the ratio.
 Ends with status 0 after measuring, 2 where there is no GPU, 1 where no backend could run.
 """
 

@@ -13,8 +13,6 @@ from hardpoint import DeviceCapability, InMemoryMachine
 from hardpoint._requirements import requirement_reason
 from hardpoint.attention import AttentionConfig
 from hardpoint.hookspecs import API_VERSION
-from hardpoint_cpu.platform import CpuPlatform
-from hardpoint_cpu.plugin import plugin as cpu
 from hardpoint_triton.plugin import LATENT_SUPPORT, SUPPORT, dense, latent
 
 ROCM_CACHES = (
@@ -157,18 +155,3 @@ def test_a_vendors_device_may_say_that_triton_compiles_for_it() -> None:
     with_it = DeviceCapability(runtime="xyz", arch="x1", features=frozenset({"triton"}))
     assert _reasons(with_it, _config()) == []
     assert _reasons(DeviceCapability(runtime="xyz", arch="x1"), _config()) == ["the device lacks triton"]
-
-
-@pytest.mark.parametrize(("value", "offered"), [(None, False), ("0", False), ("", False), ("1", True), ("true", True)])
-def test_a_cpu_offers_triton_where_its_interpreter_is_switched_on(value: str | None, offered: bool) -> None:
-    """Triton's own variable, as the machine has it; otherwise a CPU is refused before anything is imported."""
-    machine = InMemoryMachine(
-        variables={} if value is None else {"TRITON_INTERPRET": value},
-        files={"/proc/cpuinfo": "processor: 0\nvendor_id: GenuineIntel\nflags: sse2\n"},
-        distributions=INSTALLED,
-        cpu_count=1,
-        affinity=[0],
-    )
-    platform = CpuPlatform(machine, cpu.hardpoint_detect(machine).devices)
-    assert ("triton" in platform.torch_features) == offered
-    assert "triton" not in CpuPlatform.torch_features
