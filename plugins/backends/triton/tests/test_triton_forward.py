@@ -239,8 +239,9 @@ def test_caches_that_share_one_allocation_are_read_in_place(dense_step: Callable
         caches = tuple(memory[:, side].permute(order) for side in (0, 1))
         for cache, old in zip(caches, step.cache, strict=True):
             cache.copy_(old)
+        wanted, _ = step.reference()
         step.cache = caches
-        step.check()
+        torch.testing.assert_close(step.forward()[0].double(), wanted, atol=2e-5, rtol=2e-5)
 
 
 def test_a_cache_may_come_without_a_block_size_in_the_config(dense_step: Callable[..., Any]) -> None:
