@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
@@ -14,6 +15,7 @@ from hardpoint_triton._plan import TritonPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from hardpoint.attention import AttentionConfig, AttentionPlan
     from hardpoint_triton._kernel import Launch
@@ -108,8 +110,9 @@ class TritonLayer(AttentionLayer):
         dense = out
         if interpreted or out.stride(-1) != 1:
             dense = torch.empty(out.shape, dtype=torch.float32 if interpreted else out.dtype, device=out.device)
-        for launch in self.launches(query, key, value, kv_cache, plan, dense, lse):
-            launch.run(interpreted=interpreted)
+        with nullcontext() if interpreted else _current(query.device):
+            for launch in self.launches(query, key, value, kv_cache, plan, dense, lse):
+                launch.run(interpreted=interpreted)
         if dense is not out:
             out[: plan.num_tokens] = dense[: plan.num_tokens]
 
@@ -211,6 +214,14 @@ class TritonLayer(AttentionLayer):
                 f"expected (at least {at_least}, {wanted}) and {self.dtype}",
                 field=name,
             )
+
+
+def _current(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, wherever the tensors are."""
+    if device.type == "cpu":
+        return nullcontext()
+    context: AbstractContextManager[object] = torch.get_device_module(device).device(device)
+    return context
 
 
 def _not_a_plan(plan: object) -> str:
