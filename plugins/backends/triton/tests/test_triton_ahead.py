@@ -56,7 +56,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "latent": LATENT,
 }
 # Compiling takes seconds: what differs from these in sizes alone is compiled for one device of each code generator.
-EVERYWHERE = ("plain", "everything", "latent")
+EVERYWHERE = ("plain", "latent")
 SOME = ("sm_90", "sm_120", "gfx942", "gfx1100")
 EIGHT_BITS = {
     "sm_80": ("float8_e5m2",),
