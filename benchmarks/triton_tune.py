@@ -50,6 +50,10 @@ def configs(head_sizes: list[int]) -> list[AttentionConfig]:
     return [*found, latent]
 
 
+def event() -> Event:
+    return Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
+
+
 def measure(config: AttentionConfig, phase: str, tile: tiles.Tile, rounds: int) -> float | None:
     """Median milliseconds; None where the tile does not compile or does not fit the device."""
     backend = TritonMlaBackend if config.kind == "mla_attention" else TritonAttentionBackend
@@ -92,9 +96,9 @@ def measure(config: AttentionConfig, phase: str, tile: tiles.Tile, rounds: int) 
             torch.cuda.synchronize()
     except EnvironmentFailure:
         return None
-    times = []
+    times: list[float] = []
     for _ in range(rounds):
-        start, end = Event(enable_timing=True), Event(enable_timing=True)
+        start, end = event(), event()
         start.record()
         run()
         end.record()
