@@ -161,3 +161,11 @@ def test_bugs_are_not_converted() -> None:
     for error in (TypeError("a bug"), RecursionError("a bug"), KeyError("a bug")):
         with pytest.raises(type(error)), as_environment_failures("compile"):
             raise error
+
+
+def test_what_has_no_type_of_its_own_is_the_compilers_word() -> None:
+    """Triton raises a bare `Exception` where a linker is not found."""
+    said = pytest.raises(EnvironmentFailure, match="Triton cannot compile: linker not found")
+    with said as caught, as_environment_failures("compile"):
+        raise Exception("linker not found")  # noqa: TRY002  # as Triton does
+    assert caught.value.code == "compiler"

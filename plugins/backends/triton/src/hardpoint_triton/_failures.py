@@ -44,6 +44,11 @@ def as_environment_failures(what: str) -> Iterator[None]:
         if isinstance(error, RecursionError):
             raise
         raise _of_runtime(error, what) from error
+    except Exception as error:
+        # Triton 3.4 says with no type of its own that AMD's linker is not there; what has a type is a bug.
+        if type(error) is not Exception:
+            raise
+        raise EnvironmentFailure(f"Triton cannot {what}: {error}", code="compiler") from error
 
 
 def _of_system(error: OSError, what: str) -> EnvironmentFailure:
