@@ -22,6 +22,10 @@ hypothesis.settings.register_profile("repeat", derandomize=True, database=None)
 hypothesis.settings.register_profile("search")
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "repeat")
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads that wait for work by spinning take the processor from the other workers. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 
 def _importable(*names: str) -> bool:
     return all(find_spec(name) is not None for name in names)
