@@ -66,7 +66,7 @@ def test_cross_attention() -> None:
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ((7, 5), ["triton_mla", "torch_mla"]),
+        ((7, 5), ["torch_mla"]),
         ((8, 0), ["flashinfer_mla", "triton_mla", "torch_mla"]),
         ((9, 0), ["flash_attn_mla", "flashinfer_mla", "triton_mla", "torch_mla"]),
         ((10, 0), ["flashinfer_mla", "triton_mla", "torch_mla"]),

@@ -70,7 +70,7 @@ ENCODER_OLD: Final = (
     BackendPriority("triton_attn", "for what torch refuses, or where that distribution is not installed", _TRITON),
 )
 
-_TRITON_LATENT: Final = BackendPriority("triton_mla", "runs on every generation", _TRITON)
+_TRITON_LATENT: Final = BackendPriority("triton_mla", "runs on every generation from 8.0 on", _TRITON)
 _TORCH_LATENT: Final = BackendPriority("torch_mla", "gathers the latent cache; needs nothing but torch", _SDPA)
 LATENT_BLACKWELL: Final = (
     BackendPriority("flashinfer_mla", "picks among its kernels for this generation by the size of the step", _INFER),
@@ -94,6 +94,7 @@ LATENT_AMPERE: Final = (
     _TORCH_LATENT,
 )
 LATENT: Final = (_TRITON_LATENT, _TORCH_LATENT)
+LATENT_OLD: Final = (_TORCH_LATENT,)
 
 
 def priorities(capability: DeviceCapability | None, config: AttentionConfig) -> tuple[BackendPriority, ...]:
@@ -102,7 +103,7 @@ def priorities(capability: DeviceCapability | None, config: AttentionConfig) -> 
     major = 8 if version is None else version[0]
     if config.kind == "mla_attention":
         latent = {8: LATENT_AMPERE, 9: LATENT_HOPPER, 10: LATENT_BLACKWELL, 11: LATENT_THOR}
-        return latent.get(major, LATENT)
+        return latent.get(major, LATENT if major >= 8 else LATENT_OLD)
     if config.attention_type in ("encoder", "encoder_only"):
         return ENCODER if major >= 8 else ENCODER_OLD
     if config.attention_type == "encoder_decoder":
