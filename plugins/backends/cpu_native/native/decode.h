@@ -1,0 +1,186 @@
+// One query token per sequence: memory bound, so every key and value is read once for all heads of its group, ahead
+// of its use.
+#pragma once
+
+#include "step.h"
+
+namespace hardpoint::HARDPOINT_ISA {
+
+// Keys per tile. The next tile is fetched while this one is computed, so two of them share the first-level cache.
+constexpr int TILE = 32;
+
+inline void fetch(const void *p, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char *>(p) + i, 0, 3);
+}
+
+// State of G heads. Lanes are (key, head): lane i belongs to head i % G.
+template <int G>
+struct Heads {
+    vf largest, weight, slope;
+    const float *query;
+    float *sum;
+};
+
+template <class T, int G>
+void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *const *next, const T *const *next_values,
+            int count, int position, float *weights, vf &tile_largest) {
+    constexpr int KEYS = N / G;
+    const Layer &layer = c.layer;
+    int size = layer.head_size;
+    vi lane;
+    for (int i = 0; i < N; i++) lane[i] = i / G;
+    for (int t = 0; t < TILE; t += KEYS) {
+        if (next) {
+            for (int k = 0; k < KEYS; k++) {
+                fetch(next[t + k], size * sizeof(T));
+                fetch(next_values[t + k], layer.v_head_size * sizeof(T));
+            }
+        }
+        if (t >= count) continue;
+        vf a[N];
+        for (int i = 0; i < N; i++) a[i] = vf{};
+        for (int d = 0; d < size; d += N) {
+            vf q[G];
+            for (int g = 0; g < G; g++) q[g] = load(h.query + g * size + d);
+#pragma GCC unroll 16
+            for (int k = 0; k < KEYS; k++) {
+                vf key = load(rows[t + k] + d);
+#pragma GCC unroll 4
+                for (int g = 0; g < G; g++) a[k * G + g] += key * q[g];
+            }
+        }
+        vf x = sums(a) * layer.scale;
+        if (layer.soft_cap > 0) x = hyperbolic_tangent(x / layer.soft_cap) * layer.soft_cap;
+        if (!layer.slopes.empty()) x += h.slope * __builtin_convertvector(lane + (t - position), vf);
+        if (t + KEYS > count) x = lane + t < count ? x : broadcast(-INFINITE);
+        store(weights + t * G, x);
+        tile_largest = larger(tile_largest, x);
+    }
+}
+
+template <class T, int G, int WIDTH>
+void add_values(const float *weights, const T *const *rows, int count, int from, const float *fade, float *sum,
+                int size) {
+    vf a[G][WIDTH];
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int w = 0; w < WIDTH; w++) a[g][w] = load(sum + g * size + from + w * N) * fade[g];
+    for (int t = 0; t < count; t++) {
+        const T *row = rows[t] + from;
+        vf v[WIDTH];
+#pragma GCC unroll 4
+        for (int w = 0; w < WIDTH; w++) v[w] = load(row + w * N);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) {
+            float weight = weights[t * G + g];
+#pragma GCC unroll 4
+            for (int w = 0; w < WIDTH; w++) a[g][w] += v[w] * weight;
+        }
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int w = 0; w < WIDTH; w++) store(sum + g * size + from + w * N, a[g][w]);
+}
+
+template <class T, int G>
+void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *values, const T *const *next_keys,
+          const T *const *next_values, int count, int position) {
+    alignas(64) float weights[TILE * G], fade[N];
+    vf tile_largest = broadcast(-INFINITE);
+    logits<T, G>(c, h, keys, next_keys, next_values, count, position, weights, tile_largest);
+    vf largest = across<G>(larger(h.largest, tile_largest), [](vf a, vf b) { return larger(a, b); });
+    // Where nothing but minus infinity was seen, nothing is subtracted: no difference of infinities.
+    vf base = largest == broadcast(-INFINITE) ? vf{} : largest;
+    vf faded = exponential(h.largest - base);
+    store(fade, faded);
+    vf weight = h.weight * faded;
+    int filled = (count * G + N - 1) / N * N;
+    for (int i = 0; i < filled; i += N) {
+        vf p = exponential(load(weights + i) - base);
+        store(weights + i, p);
+        weight += p;
+    }
+    h.weight = weight;
+    h.largest = largest;
+    int size = c.layer.v_head_size, d = 0;
+#if defined(__AVX512F__)
+    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, count, d, fade, h.sum, size);
+#else
+    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, values, count, d, fade, h.sum, size);
+#endif
+    for (; d < size; d += N) add_values<T, G, 1>(weights, values, count, d, fade, h.sum, size);
+}
+
+// Heads [head, head+G) of the group over the keys of one tile after the other. State lives in `states`.
+template <class T, int G>
+Heads<G> begin(const Call<T> &c, int head, const float *query, float *sum) {
+    Heads<G> h{broadcast(-INFINITE), vf{}, vf{}, query, sum};
+    if (!c.layer.slopes.empty())
+        for (int i = 0; i < N; i++) h.slope[i] = c.layer.slopes[head + i % G];
+    return h;
+}
+
+// One pass over the keys for four heads at a time; more than four heads of a group share a tile while it is in the
+// first-level cache. Leaves sum, largest logit and weight of each head of the group.
+template <class T>
+void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *largest, float *weight) {
+    const Layer &layer = c.layer;
+    const Sequence &s = c.step.sequences[item.sequence];
+    int group = layer.group(), first_head = kv_head * group, position = s.position(0);
+    int fours = group / 4, twos = group % 4 / 2, ones = group % 2;
+    float *query = Scratch::mine().floats(static_cast<size_t>(group) * layer.head_size);
+    for (int g = 0; g < group; g++) {
+        const T *from = c.query.at(s.query_start, first_head + g);
+        for (int d = 0; d < layer.head_size; d += N) store(query + g * layer.head_size + d, load(from + d));
+    }
+    std::fill(sum, sum + static_cast<size_t>(group) * layer.v_head_size, 0.f);
+    constexpr int MOST = 64;
+    Heads<4> four[MOST];
+    Heads<2> two;
+    Heads<1> one;
+    int g = 0;
+    auto q = [&] { return query + g * layer.head_size; };
+    auto o = [&] { return sum + g * layer.v_head_size; };
+    for (int i = 0; i < fours; i++, g += 4) four[i] = begin<T, 4>(c, first_head + g, q(), o());
+    if (twos) two = begin<T, 2>(c, first_head + g, q(), o()), g += 2;
+    if (ones) one = begin<T, 1>(c, first_head + g, q(), o());
+
+    const T *keys[2][TILE], *values[2][TILE];
+    // Rows beyond the last key repeat it: they are read and weigh nothing.
+    auto find = [&](int from, int which) {
+        int count = std::min(TILE, item.high - from);
+        c.keys.rows(c.step, s, kv_head, from, count, keys[which]);
+        c.values.rows(c.step, s, kv_head, from, count, values[which]);
+        for (int i = count; i < TILE; i++) keys[which][i] = keys[which][count - 1], values[which][i] = values[which][count - 1];
+    };
+    if (item.low < item.high) find(item.low, 0);
+    for (int from = item.low, which = 0; from < item.high; from += TILE, which ^= 1) {
+        int count = std::min(TILE, item.high - from);
+        bool more = from + TILE < item.high;
+        if (more) find(from + TILE, which ^ 1);
+        const T *const *next_keys = more ? keys[which ^ 1] : nullptr, *const *next_values = values[which ^ 1];
+        auto run = [&](auto &heads) {
+            tile(c, heads, keys[which], values[which], next_keys, next_values, count, position - from);
+            next_keys = nullptr;
+        };
+        for (int i = 0; i < fours; i++) run(four[i]);
+        if (twos) run(two);
+        if (ones) run(one);
+    }
+    g = 0;
+    auto end = [&](auto &heads, int count) {
+        for (int i = 0; i < count; i++, g++) {
+            largest[g] = heads.largest[i];
+            float total = 0;
+            for (int lane = i; lane < N; lane += count) total += heads.weight[lane];
+            weight[g] = total;
+        }
+    };
+    for (int i = 0; i < fours; i++) end(four[i], 4);
+    if (twos) end(two, 2);
+    if (ones) end(one, 1);
+}
+
+}  // namespace hardpoint::HARDPOINT_ISA
