@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parent
+
+# The same examples at every run, so that a red build is its change's fault. New ones are looked for with
+# HYPOTHESIS_PROFILE=search.
+hypothesis.settings.register_profile("repeat", derandomize=True, database=None)
+hypothesis.settings.register_profile("search")
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "repeat")
 
 
 def _importable(*names: str) -> bool:

@@ -1,7 +1,8 @@
-"""What became of a process."""
+"""What became of a process, and what a process of another user needs."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -17,3 +18,10 @@ def ends(pid: int) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def open_to_all(folder: Path) -> None:
+    """Let another user reach a folder of the test's, however deep pytest has put it."""
+    for above in (folder, *folder.parents[:-1]):
+        if above.stat().st_mode & 0o055 != 0o055 and above.stat().st_uid == os.geteuid():
+            above.chmod(above.stat().st_mode | 0o055)

@@ -11,6 +11,7 @@ import pytest
 from hardpoint import InMemoryMachine, LiveMachine
 from hardpoint._cache_directory import cache_directory, make_cache_directory
 from hardpoint.errors import EnvironmentFailure, SettingsError
+from tests.processes import open_to_all
 
 NOBODYS_UID = 12345
 as_root = pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs to become another user")
@@ -145,8 +146,7 @@ def test_directory_that_others_may_write_is_refused(tmp_path: Path, monkeypatch:
 def test_user_without_a_name(tmp_path: Path, home: dict[str, str]) -> None:
     """An arbitrary user id, without passwd entry, home or terminal, gets a temporary path with its number, unmade."""
     tmp_path.chmod(0o777)
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_to_all(tmp_path.parent)
     printed = run_as_nobody(
         """
         hardpoint._settings.read_settings(LiveMachine())
@@ -162,8 +162,7 @@ def test_user_without_a_name(tmp_path: Path, home: dict[str, str]) -> None:
 @as_root
 def test_really_read_only(tmp_path: Path) -> None:
     """A directory that this user really may not write: a default is passed over, an explicit one is an error."""
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_to_all(tmp_path.parent)
     tmp_path.chmod(0o755)
     (tmp_path / "closed").mkdir(mode=0o755)
     (tmp_path / "open").mkdir()
@@ -183,8 +182,7 @@ def test_really_read_only(tmp_path: Path) -> None:
 @as_root
 def test_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     """A directory that somebody else made under our name beforehand is not used."""
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | 0o011)
+    open_to_all(tmp_path.parent)
     tmp_path.chmod(0o777)
     theirs = tmp_path / f"hardpoint-{NOBODYS_UID}"
     theirs.mkdir()

@@ -13,7 +13,7 @@ from typing import Any
 
 import importlib_metadata
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hardpoint._discovery import GROUPS, InstalledVersions, discover
@@ -194,6 +194,14 @@ plain = st.builds(Place, kind=st.sampled_from(KINDS), infos=st.lists(infos, max_
 eggs = st.builds(Place, kind=st.just("egg"), infos=st.lists(infos | egg_infos, max_size=3))
 archives = st.builds(Place, kind=st.just("zip"), infos=st.lists(infos, max_size=3))
 
+NAMELESS = Place(
+    "zip",
+    [
+        Info("vendor", "1", ".dist-info", "METADATA", "", None),
+        Info("vendor", "", ".dist-info", "METADATA", "Name:", b"[hardpoint.backends]\n[hardpoint.backends"),
+    ],
+)
+
 
 def reached(path: list[Any]) -> list[Any]:
     """The path in the order in which it counts: what is not trusted goes last."""
@@ -265,12 +273,14 @@ def authority(path: list[Any]) -> tuple[set[Record], set[str]]:
 def untouched_authority(path: list[Any]) -> set[tuple[str, str, str, str]] | None:
     """The very answer of `importlib_metadata.entry_points`, None where something makes it raise.
 
-    Not asked where a copy has no metadata: which one it then prefers depends on its version.
+    Not asked where a copy has no metadata: which one it then prefers depends on its version. Nor where one states an
+    empty name, which the authority takes for a name like any other, and we for none.
     """
     before = sys.path[:]
     sys.path[:] = path
     try:
-        if not all(map(is_valid, importlib_metadata.distributions())):
+        dists: list[Any] = list(importlib_metadata.distributions())
+        if not all(map(is_valid, dists)) or any(dist._normalized_name == "" for dist in dists):
             return None
         points: Any = importlib_metadata.entry_points()
     except Exception:  # noqa: BLE001  # one malformed file anywhere, and it raises whatever that leads to
@@ -319,6 +329,7 @@ def test_folders_are_read_as_the_authority_reads_them(places: list[Place]) -> No
 
 @settings(many, max_examples=80)
 @given(st.lists(plain | eggs | archives, max_size=4))
+@example([NAMELESS])
 def test_archives_among_folders_keep_their_turn(places: list[Place]) -> None:
     """Where archives stand on the path too, the answer is still the authority's for the whole path."""
     compare(places)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes import open_to_all
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -89,9 +91,7 @@ def test_a_backend_that_compiles_wins_where_it_can(site: Site, tmp_path: Path) -
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
 def test_a_read_only_cache_ends_on_the_next_candidate(site: Site, tmp_path: Path) -> None:
     """The very fault that began it: the engine starts, and the WARNING names the directory."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_mode & 0o005 != 0o005:
-            folder.chmod(0o755)
+    open_to_all(tmp_path)
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o555)
     printed = run(site, cache, str(NOBODY))

@@ -165,6 +165,31 @@ def test_a_programming_error_propagates_as_itself(site: Site, failure: str, plac
     assert not imported(second, "implementation")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        """
+        @property
+        def torch_features(self):
+            return {}["features"]
+        """,
+        """
+        def kernel_modules(self):
+            return {}["modules"]
+        """,
+    ],
+    ids=["torch_features", "kernel_modules"],
+)
+def test_a_bug_of_the_platform_is_not_the_backends(site: Site, body: str) -> None:
+    """What a backend's evaluation asks the platform for, the platform answers for."""
+    site.platform("fake", priorities=FIRST, body=body)
+    site.backend("first", spec='kernel_modules=("one",)')
+    with pytest.raises(KeyError) as caught:
+        here().select_backend(config())
+    (note,) = caught.value.__notes__
+    assert "HARDPOINT_DISABLED_PLUGINS=platform/fake" in note
+
+
 def test_the_way_around_a_broken_plugin_works(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the note of a bug says to type is enough."""
     site.platform("fake", priorities=FIRST)

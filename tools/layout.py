@@ -11,6 +11,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 CONSTRAINTS = ROOT / "constraints.txt"
+# pytest's options for many tests. They mostly wait for processes of their own: few workers are enough, and each costs.
+PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 
 
 def plugin_folders() -> dict[str, Path]:

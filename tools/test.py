@@ -17,9 +17,11 @@ def paths(names: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run pytest on the folders of the leading names, with the options that follow them."""
+    """Run pytest on the folders of the leading names, with the options that follow them; many tests in parallel."""
     options = next((place for place, text in enumerate(arguments) if text.startswith("-")), len(arguments))
-    command = [sys.executable, "-m", "pytest", *paths(arguments[:options]), *arguments[options:]]
+    names = arguments[:options]
+    parallel = layout.PARALLEL if {"core", "all"} & {*names} and "-n" not in arguments else ()
+    command = [sys.executable, "-m", "pytest", *paths(names), *parallel, *arguments[options:]]
     return subprocess.run(command, cwd=layout.ROOT, check=False).returncode
 
 

@@ -73,7 +73,7 @@ def main(options: list[str]) -> int:
         checkout = outside / "checkout"
         checkout.mkdir()
         copy_tests(checkout)
-        command = [str(python), "-m", "pytest", "-m", "not checkout and not long", *options]
+        command = [str(python), "-m", "pytest", "-m", "not checkout and not long", *layout.PARALLEL, *options]
         code = subprocess.run(command, cwd=checkout, env=environment.clean_environ(), check=False).returncode
     return code or bool(found)
 

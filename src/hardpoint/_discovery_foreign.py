@@ -35,7 +35,8 @@ class ForeignCopy:
         self.fault: DiscoveryFault | None = None
         # Private, and still the authority's own answer to which copies belong together.
         own = _attempt(lambda: getattr(distribution, "_normalized_name", None))
-        self.key = own if isinstance(own, str) else normalise(self._own_name())
+        # An empty name is none: the folder's counts.
+        self.key = own if isinstance(own, str) and own else normalise(self._own_name())
 
     def read(self) -> None:
         """Take the entry points of our groups, or the fault."""

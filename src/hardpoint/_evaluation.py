@@ -10,12 +10,12 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hardpoint._backend_spec import BackendSpec
 from hardpoint._kernels import rejection_for, static_rejection_for
-from hardpoint._probing import Failure, attempt
-from hardpoint._reasons import Candidate, Outcome, Phase, Reason, ReasonCode
+from hardpoint._probing import Failure, add_note, attempt, classify
+from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
 from hardpoint._requirements import requirement_reason
 from hardpoint.errors import ContractError
 from hardpoint.hookspecs import as_reason
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hardpoint.attention import AttentionBackend, AttentionConfig
     from hardpoint.errors import HardpointError
     from hardpoint.platforms import Platform
+
+_T = TypeVar("_T")
 
 TORCH_DEVICE = "torch-device"
 
@@ -166,9 +168,10 @@ class Evaluator:
         if platform.name in spec.platforms:
             return None
         if TORCH_DEVICE in spec.platforms:
-            if platform.torch_features and platform.torch_features.issuperset(spec.torch_features):
+            features = self._of_platform(lambda: platform.torch_features)
+            if features and features.issuperset(spec.torch_features):
                 return None
-            missing = [name for name in spec.torch_features if name not in platform.torch_features]
+            missing = [name for name in spec.torch_features if name not in features]
             lack = ", ".join(missing) or "any torch feature"
             sentence = f"platform {platform.name} does not declare {lack}"
         else:
@@ -182,7 +185,16 @@ class Evaluator:
         report = platform.kernel_report
         if report is not None and platform.machine.live:
             return rejection_for(report, wanted)
-        return static_rejection_for(platform.kernel_modules(), platform.machine, wanted)
+        return static_rejection_for(self._of_platform(platform.kernel_modules), platform.machine, wanted)
+
+    def _of_platform(self, question: Callable[[], _T]) -> _T:
+        """What the platform's own code answers: a bug in there is the platform plugin's, not this backend's."""
+        try:
+            return question()
+        except Exception as error:
+            if classify(error, phase=_SUPPORT) is None:
+                add_note(error, provenance_of(self.platform), _SUPPORT)
+            raise
 
     def _on_device(
         self, index: int, capability: DeviceCapability | None, reasons: Sequence[Reason]
@@ -211,6 +223,11 @@ class Evaluator:
         for index, _ in self.asked.devices:
             cls.prepare(self.asked.config, self.platform.device_string(index))
         return []
+
+
+def provenance_of(platform: Platform) -> Provenance:
+    """Where a platform comes from; of one that was made by hand only the name is known."""
+    return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # the core's own
 
 
 def _distinct_capabilities(

@@ -36,6 +36,9 @@ _BROKEN_LIBRARY: Final = (
 _CIRCULAR: Final = ("partially initialized module", "most likely due to a circular import")
 
 
+_BLAME = "hardpoint: raised by "
+
+
 class Failure(NamedTuple):
     """What went wrong, as text. `outcome` is FAILED, CONTRACT or (while inspecting) BUG."""
 
@@ -182,10 +185,12 @@ def _reason(error: Exception, code: ReasonCode, remedy: str | None = None, *, pr
 
 
 def add_note(error: BaseException, provenance: Provenance, phase: Phase) -> None:
-    """Say on a bug whose it is, where it happened, and how to go on without that plugin. Once per plugin and phase."""
-    note = (
-        f"hardpoint: raised by {provenance} in phase '{phase}'; "
-        f"to go on without this plugin set HARDPOINT_DISABLED_PLUGINS={provenance.plugin}"
-    )
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    """Say on a bug whose it is, where it happened, and how to go on without that plugin.
+
+    Once: it passes several boundaries on its way out, and the first knows best.
+    """
+    if not any(str(note).startswith(_BLAME) for note in getattr(error, "__notes__", ())):
+        error.add_note(
+            f"{_BLAME}{provenance} in phase '{phase}'; "
+            f"to go on without this plugin set HARDPOINT_DISABLED_PLUGINS={provenance.plugin}"
+        )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hardpoint._backend_spec import BackendSpec
 from hardpoint._candidates import cause_of, is_failure, not_installed, remedies, unknown
 from hardpoint._capability import DeviceCapability
-from hardpoint._evaluation import Asked, Depth, Evaluator
+from hardpoint._evaluation import Asked, Depth, Evaluator, provenance_of
 from hardpoint._flight import at_work
 from hardpoint._importing import decided_provisionally
 from hardpoint._names import normalise_name
@@ -280,7 +280,7 @@ class _Selector:
             (capability for _, capability in self.devices),
             key=lambda item: ("", (0, 0), "") if item is None else (item.runtime, item.version or (0, 0), item.arch),
         )
-        provenance = _provenance_of(self.platform)
+        provenance = provenance_of(self.platform)
         try:
             items = _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance)
         except Exception as error:
@@ -462,7 +462,3 @@ def _decided_with(platform: Platform) -> tuple[Registry, Settings]:
         registry, settings = process().registry, read_settings(platform.machine)
         platform._attach(registry, settings, Provenance(plugin=f"platform/{platform.name}"))  # noqa: SLF001  # as above
     return registry, settings
-
-
-def _provenance_of(platform: Platform) -> Provenance:
-    return platform._provenance or Provenance(plugin=f"platform/{platform.name}")  # noqa: SLF001  # as above

@@ -7,13 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import hardpoint
 from tests.native import EXTENSION_SUFFIX
 from tests.plugins import Site, config
+from tests.processes import open_to_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FIRST = "BackendPriority('first', 'fastest'), BackendPriority('second', 'works everywhere')"
 needs_root = pytest.mark.skipif(
@@ -116,13 +120,6 @@ def as_nobody(site: Site, code: str, variables: dict[str, str]) -> list[str]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def open_to_all(folder: Path) -> None:
-    """Let another user reach a folder of the test's."""
-    for above in (folder, *folder.parents):
-        if above.stat().st_uid == 0 and above != Path("/"):
-            above.chmod(above.stat().st_mode | 0o055)
 
 
 @needs_root
