@@ -2,193 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from hardpoint.attention import (
-    DTYPE_SIZE_BYTES,
-    AttentionBatch,
-    AttentionConfig,
-    KVCacheSpec,
-    reference_attention,
-    write_kv_cache,
-)
 from hardpoint_torch_sdpa.backend import TorchSdpaBackend
+from tests.attention.conformance import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hardpoint.attention import AttentionLayer, AttentionPlan
-
-# Absolute, for results of order one, and for the lse (which keeps more digits than the result).
-TOLERANCES = {"float64": (1e-9, 1e-5), "float32": (2e-5, 5e-5), "float16": (4e-3, 5e-3), "bfloat16": (3e-2, 2e-2)}
-
-
-@dataclass(kw_only=True)
-class Step:
-    """A step's inputs."""
-
-    config: AttentionConfig
-    batch: AttentionBatch
-    query: torch.Tensor
-    key: torch.Tensor | None
-    value: torch.Tensor | None
-    cache: tuple[torch.Tensor, ...] | None
-    spec: KVCacheSpec | None
-    arguments: dict[str, Any]
-
-    @classmethod
-    def random(
-        cls,
-        config: AttentionConfig,
-        query_lens: Sequence[int],
-        seq_lens: Sequence[int],
-        *,
-        kv_lens: Sequence[int] | None = None,
-        cached: bool | None = None,
-        stride_order: int = 0,
-        new_keys: bool = True,
-        skip_slots: bool = False,
-        padding: int = 0,
-        causal: bool = True,
-        seed: int = 0,
-    ) -> Step:
-        """Random tensors; every cache slot and padding row that must not matter holds NaN."""
-        generator = torch.Generator().manual_seed(seed)
-        dtype = getattr(torch, config.dtype)
-        cached = config.block_size is not None if cached is None else cached
-
-        def normal(*shape: int) -> torch.Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-        new_lens = (query_lens if kv_lens is None else kv_lens) if new_keys else [0] * len(seq_lens)
-        count, num_new = sum(query_lens), sum(new_lens)
-        table = slots = cache = spec = None
-        if cached:
-            assert config.block_size is not None
-            size = config.block_size
-            needed = [-(-length // size) for length in seq_lens]
-            order = torch.randperm(sum(needed) + 3, generator=generator).tolist()
-            table = [[order.pop() for _ in range(blocks)] for blocks in needed]
-            slot_of = [
-                [row[i // size] * size + i % size for i in range(n)] for row, n in zip(table, seq_lens, strict=True)
-            ]
-            slots = [s for row, n, new in zip(slot_of, seq_lens, new_lens, strict=True) for s in row[n - new :]]
-            spec = TorchSdpaBackend.kv_cache_spec(config)
-            orders = [tensor.stride_orders[stride_order] for tensor in spec.tensors]
-            cache = spec.allocate(sum(needed) + 3, device="cpu", stride_orders=orders)
-            # Another layer has written everything where the cache is shared.
-            unwritten = [0] * len(seq_lens) if config.kv_sharing else new_lens
-            left = [s for row, n, new in zip(slot_of, seq_lens, unwritten, strict=True) for s in row[: n - new]]
-            if skip_slots and slots:
-                kept = torch.rand(len(slots), generator=generator) < 0.5
-                left += [s for s, keep in zip(slots, kept.tolist(), strict=True) if not keep]
-                slots = [s if keep else -1 for s, keep in zip(slots, kept.tolist(), strict=True)]
-            for tensor, content in zip(cache, (config.head_size, config.v_head_size), strict=True):
-                if tensor.dtype.is_floating_point:
-                    tensor.copy_(torch.full(tensor.shape, torch.nan))
-                where = torch.tensor(left, dtype=torch.int64)
-                rows = normal(len(left), config.num_kv_heads, content) * (20 if tensor.dtype == torch.int8 else 1)
-                past = tensor.to(torch.float64)
-                past.transpose(1, 2)[where // size, where % size] = rows
-                tensor.copy_(past)
-        query = normal(count + padding, config.num_heads, config.head_size)
-        query[count:] = torch.nan
-        key = value = None
-        if new_keys:
-            extra = padding if kv_lens is None else 0
-            key = normal(num_new + extra, config.num_kv_heads, config.head_size).to(dtype)
-            value = normal(num_new + extra, config.num_kv_heads, config.v_head_size).to(dtype)
-            key[num_new:] = torch.nan
-            value[num_new:] = torch.nan
-            if slots is not None:
-                slots += [-1] * extra
-        batch = AttentionBatch.build(
-            query_lens=query_lens,
-            seq_lens=seq_lens,
-            kv_lens=None if kv_lens is None else new_lens,
-            block_table=table,
-            slot_mapping=slots,
-            causal=causal,
-        )
-        arguments: dict[str, Any] = {"scale": config.head_size**-0.5}
-        if config.sinks:
-            arguments["sinks"] = normal(config.num_heads).float()
-        if config.alibi:
-            arguments["alibi_slopes"] = torch.exp2(-torch.arange(1, config.num_heads + 1) * 8 / config.num_heads)
-        if DTYPE_SIZE_BYTES[config.cache_dtype] == 1:
-            arguments |= {"key_scale": 0.05, "value_scale": 0.03}
-        return cls(
-            config=config,
-            batch=batch,
-            query=query.to(dtype),
-            key=key,
-            value=value,
-            cache=cache,
-            spec=spec,
-            arguments=arguments,
-        )
-
-    def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Result and lse in float64. Call it before the layer writes into the cache."""
-        return reference_attention(
-            self.config,
-            self.batch,
-            self.query,
-            self.key,
-            self.value,
-            self.cache,
-            spec=self.spec,
-            **self.arguments,
-        )
-
-    def layer(self) -> AttentionLayer:
-        """A layer for the step."""
-        return TorchSdpaBackend.create_layer(self.config, device="cpu", **self.arguments)
-
-    def plan(self) -> AttentionPlan:
-        """A plan for the step."""
-        return TorchSdpaBackend.plan(self.config, self.batch)
-
-    def forward(self, *, out: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Result and lse of the backend."""
-        result = self.layer().forward(
-            self.query, self.key, self.value, self.cache, self.plan(), out=out, return_lse=True
-        )
-        assert isinstance(result, tuple)
-        return result
-
-    def check(self) -> None:
-        """Result, lse and what was written are the reference's; without lse the result is the same."""
-        count = self.batch.num_actual_tokens
-        wanted, wanted_lse = self.reference()
-        written = None
-        if self.cache is not None:
-            written = tuple(tensor.clone() for tensor in self.cache)
-            scales = {name: self.arguments[name] for name in ("key_scale", "value_scale") if name in self.arguments}
-            write_kv_cache(self.config, self.batch, self.key, self.value, written, spec=self.spec, **scales)
-        out, lse = self.forward()
-        assert out.dtype == self.query.dtype
-        assert lse.dtype == torch.float32
-        assert out.shape == wanted.shape
-        assert lse.shape == wanted_lse.shape
-        tolerance, lse_tolerance = TOLERANCES[self.config.dtype]
-        torch.testing.assert_close(out[:count].double(), wanted[:count], atol=tolerance, rtol=tolerance)
-        torch.testing.assert_close(
-            lse[:, :count].double(), wanted_lse[:, :count], atol=lse_tolerance, rtol=lse_tolerance
-        )
-        assert out.isfinite().all()
-        for ours, theirs in zip(self.cache or (), written or (), strict=True):
-            assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
-        plain = self.layer().forward(self.query, self.key, self.value, self.cache, self.plan())
-        assert isinstance(plain, torch.Tensor)
-        torch.testing.assert_close(plain[:count].double(), wanted[:count], atol=tolerance, rtol=tolerance)
+    from collections.abc import Callable
 
 
 @pytest.fixture
 def random_step() -> Callable[..., Step]:
-    """Makes a `Step`: test files cannot import one another."""
-    return Step.random
+    """Makes a `Step` of the backend."""
+    return partial(Step.random, TorchSdpaBackend)

@@ -50,6 +50,7 @@ class TorchSdpaLayer(AttentionLayer):
         self.sinks_by_row = None if self.sinks is None else self.sinks.view(self.by_group)
         self.sinks_by_head = None if self.sinks is None else self.sinks.view(-1, 1)
         self.slopes = None if alibi_slopes is None else alibi_slopes.detach().to(device, wide).view(*self.by_group, 1)
+        self.soft_cap = config.soft_cap
         self._workspace = shared_workspace()
         self.handle = _handles.register(self)
 
@@ -109,14 +110,22 @@ class TorchSdpaLayer(AttentionLayer):
         # The kernels want the last axis dense.
         query = query if query.stride(-1) == 1 else query.contiguous()
         key, value = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (key, value))
-        if kv_cache is not None and key is not None and value is not None and not self.config.kv_sharing:
-            write(kv_cache[0], key, plan.slots, self.key_scale)
-            write(kv_cache[1], value, plan.slots, self.value_scale)
+        key, value, kv_cache = self._with_heads(key, value, kv_cache)
+        if kv_cache is not None and not self.config.kv_sharing:
+            for cache, new, factor in zip(kv_cache, (key, value), (self.key_scale, self.value_scale), strict=False):
+                if new is not None:
+                    write(cache, new, plan.slots, factor)
         scratch = self._workspace.take()
         try:
             Step(self, plan, query, key, value, kv_cache, out, lse, scratch).run()
         finally:
             self._workspace.give(scratch)
+
+    def _with_heads(
+        self, key: torch.Tensor | None, value: torch.Tensor | None, kv_cache: Sequence[torch.Tensor] | None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, Sequence[torch.Tensor] | None]:
+        """New rows as ``(tokens, heads, content)`` and cache tensors as ``(block, head, token, content)``."""
+        return key, value, kv_cache
 
     def _check(
         self,
@@ -128,39 +137,54 @@ class TorchSdpaLayer(AttentionLayer):
         out: torch.Tensor,
     ) -> None:
         config = self.config
-        heads, kv_heads, size, v_size = config.num_heads, config.num_kv_heads, config.head_size, config.v_head_size
         if plan.config is not config and plan.config != config:
             raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
-        self._check_rows("query", query, (heads, size), plan.num_tokens)
-        self._check_rows("out", out, (heads, v_size), plan.num_tokens)
+        self._check_rows("query", query, (config.num_heads, config.head_size), plan.num_tokens)
+        self._check_rows("out", out, (config.num_heads, config.v_head_size), plan.num_tokens)
         if out.shape[0] != query.shape[0]:
             raise ConfigError(f"out has {out.shape[0]} rows, query {query.shape[0]}", field="out")
+        if key is None and value is None and kv_cache is None:
+            raise ConfigError("neither new keys nor a cache to read", field="key")
+        self._check_keys(key, value, kv_cache, plan)
+
+    def _check_keys(
+        self,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        kv_cache: Sequence[torch.Tensor] | None,
+        plan: SdpaPlan,
+    ) -> None:
+        config = self.config
+        kv_heads, size, v_size = config.num_kv_heads, config.head_size, config.v_head_size
         if (key is None) != (value is None):
             raise ConfigError("a key without a value" if value is None else "a value without a key", field="value")
         if key is not None and value is not None:
             self._check_rows("key", key, (kv_heads, size), plan.num_new_keys)
             self._check_rows("value", value, (kv_heads, v_size), plan.num_new_keys)
         if kv_cache is None:
-            if key is None:
-                raise ConfigError("neither new keys nor a cache to read", field="key")
             return
         if len(kv_cache) != 2:
             raise ConfigError(f"a cache of {len(kv_cache)} tensors: expected key and value", field="kv_cache")
         block_size = config.block_size or kv_cache[0].shape[2]
         for role, cache, content in zip(("key", "value"), kv_cache, (size, v_size), strict=True):
-            if cache.dtype != self.cache_dtype or cache.shape[1:] != (kv_heads, block_size, content):
-                raise ConfigError(
-                    f"{role} cache of shape {tuple(cache.shape)} and {cache.dtype}: "
-                    f"expected (blocks, {kv_heads}, {block_size}, {content}) and {self.cache_dtype}",
-                    field="kv_cache",
-                )
+            self._check_cache(role, cache, (kv_heads, block_size, content))
 
-    def _check_rows(self, name: str, tensor: torch.Tensor, row: tuple[int, int], at_least: int) -> None:
+    def _check_cache(self, role: str, cache: torch.Tensor, block: tuple[int, ...]) -> None:
+        if cache.dtype != self.cache_dtype or cache.shape[1:] != block:
+            expected = ", ".join(map(str, block))
+            raise ConfigError(
+                f"{role} cache of shape {tuple(cache.shape)} and {cache.dtype}: "
+                f"expected (blocks, {expected}) and {self.cache_dtype}",
+                field="kv_cache",
+            )
+
+    def _check_rows(self, name: str, tensor: torch.Tensor, row: tuple[int, ...], at_least: int) -> None:
         shape = tensor.shape
-        if len(shape) != 3 or shape[1:] != row or shape[0] < at_least or tensor.dtype != self.dtype:
+        if len(shape) != len(row) + 1 or shape[1:] != row or shape[0] < at_least or tensor.dtype != self.dtype:
+            expected = ", ".join(map(str, row))
             raise ConfigError(
                 f"{name} of shape {tuple(shape)} and {tensor.dtype}: "
-                f"expected (at least {at_least}, {row[0]}, {row[1]}) and {self.dtype}",
+                f"expected (at least {at_least}, {expected}) and {self.dtype}",
                 field=name,
             )
 

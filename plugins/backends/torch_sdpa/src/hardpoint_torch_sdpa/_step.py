@@ -145,8 +145,10 @@ class Step:
             mask=mask,
             causal=causal,
             scale=layer.cached_scale if cached else layer.scale,
+            soft_cap=layer.soft_cap,
             with_lse=self._with_lse,
         )
+        out = out[..., : layer.config.v_head_size]
         if sinks is not None and lse is not None:
             # The sink's share of the denominator is what the values lose.
             out = out * torch.sigmoid(lse - sinks).unsqueeze(-1)
@@ -156,16 +158,18 @@ class Step:
         return out, lse
 
     def _gathered(self, blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor]:
-        caches = self.kv_cache or ()
-        key, value = (
+        found = [
             gather(cache, blocks, self.scratch, name, self.layer.wide_dtype)
-            for name, cache in zip(("key", "value"), caches, strict=True)
-        )
-        return key, value
+            for name, cache in zip(("key", "value"), self.kv_cache or (), strict=False)
+        ]
+        # A latent is its own value: the kernel wants both as wide, and what is too much of the result is cut off.
+        return found[0], found[-1]
 
     def _new(self, rows: slice | None) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = ((t if t is None else t[rows]) for t in (self.key, self.value))
-        assert key is not None and value is not None  # noqa: S101, PT018  # for the type checker: the layer has looked
+        assert self.key is not None  # noqa: S101  # for the type checker: the layer has looked
+        key = self.key[rows]
+        value = None if self.value is None else self.value[rows]
         if self.layer.config.batch_invariant:
-            key, value = (t.clone(memory_format=torch.contiguous_format) for t in (key, value))
-        return key, value
+            key = key.clone(memory_format=torch.contiguous_format)
+            value = None if value is None else value.clone(memory_format=torch.contiguous_format)
+        return key, key if value is None else value

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint._reasons import Reason, ReasonCode
-from hardpoint.attention import AttentionBackend, AttentionBatch, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.errors import ConfigError, EnvironmentFailure
+from hardpoint_torch_sdpa._arguments import check_per_head, check_scales
 from hardpoint_torch_sdpa._layer import TorchSdpaLayer
 from hardpoint_torch_sdpa._plan import SdpaPlan
+from hardpoint_torch_sdpa._smallest import run_smallest
 
 if TYPE_CHECKING:
     from hardpoint._capability import DeviceCapability
-    from hardpoint.attention import AttentionConfig
+    from hardpoint.attention import AttentionBatch, AttentionConfig
 
 # The first is gathered into the order that SDPA reads fastest. Any other strides give the same result, slower.
 _STRIDE_ORDERS = (
@@ -31,6 +33,7 @@ class TorchSdpaBackend(AttentionBackend):
     """
 
     graph_support = GraphSupport.NEVER
+    kernel: ClassVar[str] = "scaled_dot_product_attention"
 
     @classmethod
     def validate_configuration(
@@ -61,12 +64,12 @@ class TorchSdpaBackend(AttentionBackend):
                 code="no_device",
             ) from error
         try:
-            _run_smallest(cls, config, probe.device)
+            run_smallest(cls, config, probe.device)
         except RuntimeError as error:
             if isinstance(error, (ConfigError, RecursionError)):
                 raise
             raise EnvironmentFailure(
-                f"scaled_dot_product_attention does not run on {device} for {config.describe()}: {error}",
+                f"{cls.kernel} does not run on {device} for {config.describe()}: {error}",
                 code="kernel_missing",
             ) from error
 
@@ -103,14 +106,8 @@ class TorchSdpaBackend(AttentionBackend):
         """Build one layer. Errors: `ConfigError` as the contract says."""
         if config.kind != "attention" or config.soft_cap is not None:
             raise ConfigError(f"scaled_dot_product_attention cannot do {config.describe()}", field="soft_cap")
-        for name, tensor, asked in (("sinks", sinks, config.sinks), ("alibi_slopes", alibi_slopes, config.alibi)):
-            _check_per_head(name, tensor, asked=asked, num_heads=config.num_heads)
-        quantised = getattr(torch, config.cache_dtype).itemsize == 1
-        for name, factor in (("key_scale", key_scale), ("value_scale", value_scale)):
-            if factor is not None and not quantised:
-                raise ConfigError(f"{name}={factor}: a cache of {config.cache_dtype} has no scale", field=name)
-            if factor is not None and not factor > 0:
-                raise ConfigError(f"{name}={factor}: must be positive", field=name)
+        check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
         return TorchSdpaLayer(
             config,
             scale=scale,
@@ -125,43 +122,3 @@ class TorchSdpaBackend(AttentionBackend):
     def plan(cls, config: AttentionConfig, batch: AttentionBatch) -> SdpaPlan:
         """Group the step's sequences into calls. Errors: `ConfigError` where the batch does not fit the config."""
         return SdpaPlan(config, batch)
-
-
-def _check_per_head(name: str, tensor: torch.Tensor | None, *, asked: bool, num_heads: int) -> None:
-    if asked != (tensor is not None):
-        raise ConfigError(
-            f"{name} {'missing' if asked else 'given'}: the config says {name.split('_', 1)[0]}={asked}", field=name
-        )
-    if tensor is not None and (tuple(tensor.shape) != (num_heads,) or not tensor.is_floating_point()):
-        raise ConfigError(
-            f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}: expected ({num_heads},), floating point",
-            field=name,
-        )
-
-
-def _run_smallest(backend: type[TorchSdpaBackend], config: AttentionConfig, device: torch.device) -> None:
-    """Two sequences: one new token behind another, and two new ones."""
-    dtype = getattr(torch, config.dtype)
-    per_head = torch.zeros(config.num_heads, device=device)
-    layer = backend.create_layer(
-        config,
-        scale=1.0,
-        device=device,
-        sinks=per_head if config.sinks else None,
-        alibi_slopes=per_head if config.alibi else None,
-    )
-    cache = table = slots = None
-    query_lens, seq_lens = [2, 2], [2, 2]
-    if config.block_size is not None:
-        cache = backend.kv_cache_spec(config).allocate(4, device=device)
-        query_lens, seq_lens = [1, 2], [2, 2]
-        table = [[0, 1], [2, 3]]
-        slots = [1, 2 * config.block_size, 2 * config.block_size + 1]
-    batch = AttentionBatch.build(
-        query_lens=query_lens, seq_lens=seq_lens, device=device, block_table=table, slot_mapping=slots
-    )
-    tokens = batch.num_actual_tokens
-    query = torch.zeros(tokens, config.num_heads, config.head_size, dtype=dtype, device=device)
-    key = torch.zeros(tokens, config.num_kv_heads, config.head_size, dtype=dtype, device=device)
-    value = torch.zeros(tokens, config.num_kv_heads, config.v_head_size, dtype=dtype, device=device)
-    layer.forward(query, key, value, cache, backend.plan(config, batch), return_lse=True)

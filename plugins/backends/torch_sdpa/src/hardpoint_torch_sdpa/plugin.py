@@ -5,18 +5,19 @@ from __future__ import annotations
 from hardpoint.attention import ANYTHING, AttentionSupport, AttentionVariant, OneOf
 from hardpoint.hookspecs import API_VERSION, BackendSpec, hookimpl
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_QUANTISED = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int8")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+CACHE_DTYPES = (*DTYPES, "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "int8")
 
-# Not mentioned, so refused: the soft cap (SDPA has no hook between the scale and the softmax) and the latent form.
+# Not mentioned, so refused: the soft cap (SDPA has no hook between the scale and the softmax) and the latent form,
+# which is the plugin beside this one.
 SUPPORT = AttentionSupport(
     (
         AttentionVariant(
             head_size=ANYTHING,
             v_head_size=ANYTHING,
             num_kv_heads=ANYTHING,
-            dtype=OneOf(*_FLOATS),
-            kv_cache_dtype=OneOf("auto", *_FLOATS, *_QUANTISED),
+            dtype=OneOf(*DTYPES),
+            kv_cache_dtype=OneOf("auto", *CACHE_DTYPES),
             block_size=ANYTHING,
             attention_type=OneOf("decoder", "encoder", "encoder_only", "encoder_decoder"),
             causal=ANYTHING,

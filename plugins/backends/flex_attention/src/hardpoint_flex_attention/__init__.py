@@ -1,0 +1,1 @@
+"""PyTorch's flex_attention as an attention backend for Hardpoint."""

@@ -1,0 +1,169 @@
+"""The compiled function of a family. Nothing here falls back to an eager run: what cannot be compiled is a failure."""
+
+from __future__ import annotations
+
+import threading
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch  # noqa: TID253  # imported only with a chosen backend
+
+from hardpoint.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hardpoint_flex_attention._family import Family, Inputs
+
+_known: dict[Family, Callable[..., Any]] = {}
+_lock = threading.Lock()
+_REMEDY = "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
+
+
+def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Result ``(tiles, kv heads, rows, v_head_size)`` and, where the kernel has it, lse ``(tiles, kv heads, rows)``.
+
+    Compiles at the first call for the family. Errors: `EnvironmentFailure` with code ``compiler`` or ``permission``
+    where that cannot be done on this machine.
+    """
+    function = _known.get(family)
+    # Warm-ups are no place for the caller's modes: either would compile anew.
+    with torch.inference_mode(mode=False), torch.no_grad():
+        if function is None:
+            function = _compile(family, inputs.query.device)
+        return _guarded(function, inputs)
+
+
+def _compile(family: Family, device: torch.device) -> Callable[..., Any]:  # Any: torch's compiled functions are untyped
+    with _lock:
+        if family not in _known:
+            function: Callable[..., Any] = torch.compile(_new_function(family), dynamic=True, fullgraph=True)
+            _guarded(function, family.smallest(device))
+            _known[family] = function
+        return _known[family]
+
+
+def _guarded(function: Callable[..., Any], inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:  # Any: as above
+    try:
+        out, lse = function(*inputs)
+    except Exception as error:
+        # The compiler's boundary: torch wraps whatever happened there in errors of its own.
+        failure = _as_failure(error)
+        if failure is None:
+            raise
+        raise failure from error
+    return out, lse
+
+
+def _as_failure(error: Exception) -> EnvironmentFailure | None:
+    """What the machine is to blame for, as such; None: anything else."""
+    from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
+    from torch._inductor.exc import InductorError
+
+    if isinstance(error, EnvironmentFailure):
+        return None
+    inner: BaseException | None = error
+    if isinstance(error, (BackendCompilerFailed, InductorError)):
+        inner = getattr(error, "inner_exception", None) or error
+    elif isinstance(error, RuntimeError) and "torch.compile is not supported" in str(error):
+        # What torch says on a Python that it does not know yet.
+        return EnvironmentFailure(f"torch {torch.__version__}: {error}", code="compiler", remedy=_REMEDY)
+    elif not isinstance(error, (OSError, ImportError, InternalTorchDynamoError)):
+        return None
+    code = "permission" if isinstance(inner, PermissionError) else "compiler"
+    text = str(inner).strip() or type(inner).__name__
+    if len(lines := text.splitlines()) > 12:
+        # A C++ compiler's complaint may be long, and begins with what matters.
+        text = "\n".join([*lines[:12], f"… {len(lines) - 12} more lines"])
+    return EnvironmentFailure(
+        f"flex_attention cannot be compiled here: {type(inner).__name__}: {text}", code=code, remedy=_REMEDY
+    )
+
+
+def _new_function(family: Family) -> Callable[..., Any]:  # Any: as above
+    """The function to compile, with a code object of its own: torch counts recompilations by code object."""
+    function = _function(family)
+    code = function.__code__.replace(co_name=f"flex_attention_{len(_known)}")
+    return FunctionType(code, function.__globals__, code.co_name, function.__defaults__, function.__closure__)
+
+
+def _function(family: Family) -> FunctionType:
+    from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+
+    block, group, rows = family.block, family.group_size, family.rows
+    with_lse, capped, alibi = family.with_lse, family.capped, family.alibi
+    options: dict[str, Any] = {}  # Any: torch's kernel options
+    if family.device_type != "cpu":
+        # The tiles must divide the blocks, and grouped heads are rows already.
+        options = {"BACKEND": "TRITON", "BLOCK_M": rows & -rows, "BLOCK_N": min(64, block & -block)}
+
+    def attend(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        partial_num: torch.Tensor,
+        partial_blocks: torch.Tensor,
+        full_num: torch.Tensor,
+        full_blocks: torch.Tensor,
+        tiles: torch.Tensor,
+        base: torch.Tensor,
+        slopes: torch.Tensor,
+        parameters: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not torch.compiler.is_compiling():
+            # Python runs this body only where torch.compile does not compile.
+            raise EnvironmentFailure(
+                "torch.compile is disabled in this process: flex_attention would run eagerly, over whole matrices",
+                code="compiler",
+                remedy="unset TORCHDYNAMO_DISABLE and TORCH_COMPILE_DISABLE",
+            )
+
+        def position(tile: torch.Tensor, key_index: torch.Tensor) -> torch.Tensor:
+            return base[tiles[0, tile] + key_index // block] + key_index % block
+
+        def seen(
+            tile: torch.Tensor, head: torch.Tensor, query_index: torch.Tensor, key_index: torch.Tensor
+        ) -> torch.Tensor:
+            here, there = tiles[1, tile] + query_index // group, position(tile, key_index)
+            return (there <= here + tiles[2, tile]) & (there > here - tiles[3, tile]) & (there < tiles[4, tile])
+
+        def score(
+            logit: torch.Tensor,
+            tile: torch.Tensor,
+            head: torch.Tensor,
+            query_index: torch.Tensor,
+            key_index: torch.Tensor,
+        ) -> torch.Tensor:
+            logit = logit * parameters[0]
+            if capped:
+                logit = parameters[1] * torch.tanh(logit / parameters[1])
+            if alibi:
+                distance = position(tile, key_index) - tiles[1, tile] - query_index // group
+                logit = logit + slopes[head * group + query_index % group] * distance
+            return logit
+
+        mask = BlockMask.from_kv_blocks(
+            partial_num,
+            partial_blocks,
+            full_num,
+            full_blocks,
+            (rows, block),
+            seen,
+            seq_lengths=(rows, key.shape[2]),
+            compute_q_blocks=False,
+        )
+        if with_lse:
+            out, aux = flex_attention(
+                query,
+                key,
+                value,
+                score_mod=score,
+                block_mask=mask,
+                scale=1.0,
+                kernel_options=options,
+                return_aux=AuxRequest(lse=True),
+            )
+            return out, aux.lse
+        return flex_attention(query, key, value, score_mod=score, block_mask=mask, scale=1.0), None
+
+    return attend  # type: ignore[return-value]  # a def is a FunctionType
