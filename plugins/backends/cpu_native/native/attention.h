@@ -13,12 +13,14 @@
 
 namespace hardpoint::HARDPOINT_ISA {
 
+// Whether tiles multiply: bfloat16, and enough rows to fill some of a tile.
 template <class T>
-void attend_many(const Call<T> &c, const Item &item, int kv_head) {
+bool has_tiles(const Layer &layer, int rows) {
 #if defined(__AMX_BF16__)
-    if constexpr (std::is_same_v<T, bfloat16>) return prefill_amx(c, item, kv_head);
+    return layer.storage == Storage::bfloat16 && !std::is_same_v<T, float> && !std::is_same_v<T, float16> && rows >= 8;
+#else
+    return false;
 #endif
-    prefill(c, item, kv_head);
 }
 
 inline int rows_per_item(const Layer &layer, int threads, const std::vector<Sequence> &sequences) {
@@ -56,20 +58,27 @@ struct Parts {
 template <class T>
 void attend_one(const Call<T> &c, const Item &item, int kv_head, Parts &parts) {
     const Layer &layer = c.layer;
+    auto attend = [&](float *sum, float *largest, float *weight) {
+#if defined(__AMX_BF16__)
+        if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, float16>)
+            if (has_tiles<T>(layer, layer.group())) return prefill_amx(c, item, kv_head, sum);
+#endif
+        decode(c, item, kv_head, sum, largest, weight);
+    };
     const Step &step = c.step;
     const int group = layer.group(), v_size = layer.v_head_size, kv_heads = layer.num_kv_heads;
     const int token = step.sequences[item.sequence].query_start;
     if (item.merge < 0) {
         thread_local Scratch own;
         float *sum = own.floats(parts.stride()), *largest = sum + size_t(group) * v_size, *weight = largest + group;
-        decode(c, item, kv_head, sum, largest, weight);
+        attend(sum, largest, weight);
         for (int g = 0; g < group; g++)
             finish(c, token, kv_head * group + g, sum + size_t(g) * v_size, largest[g], weight[g]);
         return;
     }
     const int start = step.part_start[item.merge];
     float *sum = parts.part(start + item.part, kv_heads, kv_head), *largest = sum + size_t(group) * v_size;
-    decode(c, item, kv_head, sum, largest, largest + group);
+    attend(sum, largest, largest + group);
     if (parts.left[size_t(item.merge) * kv_heads + kv_head].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     thread_local Scratch merged;
     float *total = merged.floats(v_size);
@@ -87,6 +96,15 @@ void attend_one(const Call<T> &c, const Item &item, int kv_head, Parts &parts) {
         }
         finish(c, token, kv_head * group + g, total, top, weight);
     }
+}
+
+template <class T>
+void attend_many(const Call<T> &c, const Item &item, int kv_head) {
+#if defined(__AMX_BF16__)
+    if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, float16>)
+        if (has_tiles<T>(c.layer, ROWS)) return prefill_amx(c, item, kv_head);
+#endif
+    prefill(c, item, kv_head);
 }
 
 template <class T>
@@ -109,26 +127,45 @@ struct Target {
     char *data = nullptr;
     ptrdiff_t block = 0, head = 0, token = 0;  // bytes
 };
-struct Origin {
-    const char *data = nullptr;
-    ptrdiff_t token = 0, head = 0;  // bytes
-};
 
-// Copies the step's new rows to their slots. Bytes only: cache and rows are of one dtype.
-inline void write(const Step &step, int kv_heads, int block_size, const Origin (&from)[2], const Target (&to)[2],
-                  const size_t (&bytes)[2], int threads) {
+// A row as the cache keeps it: divided by its scale, rounded to the nearest, saturated.
+inline void keep(const float *from, int size, double scale, Storage kept, char *to) {
+    if (kept == Storage::float8) {
+        for (int d = 0; d < size; d++) reinterpret_cast<float8 *>(to)[d] = narrow(static_cast<float>(from[d] / scale));
+    } else if (kept == Storage::int8) {
+        for (int d = 0; d < size; d++) {
+            double x = std::nearbyint(from[d] / scale);
+            reinterpret_cast<int8_t *>(to)[d] = static_cast<int8_t>(x < -128 ? -128 : x > 127 ? 127 : x == x ? x : 0);
+        }
+    } else {
+        store_row(kept, from, 1, size, to);
+    }
+}
+
+// Writes the step's new rows to their slots: keys, and values where there are.
+inline void write(const Layer &layer, const Step &step, int block_size, const Rows (&from)[2], const Target (&to)[2],
+                  int threads) {
     constexpr int TOKENS = 16;
-    int count = step.num_new_keys;
-    if (int64_t{count} * kv_heads * (bytes[0] + bytes[1]) < 200000) threads = 1;
+    const int count = step.num_new_keys, sizes[2] = {layer.head_size, layer.v_head_size}, item = size_of(layer.storage);
+    if (int64_t{count} * layer.num_kv_heads * (sizes[0] + sizes[1]) * item < 200000) threads = 1;
     Pool::instance().run(threads, (count + TOKENS - 1) / TOKENS, [&](int part) {
+        alignas(64) float row[MOST_ELEMENTS];
         for (int t = part * TOKENS; t < std::min(count, (part + 1) * TOKENS); t++) {
-            int64_t slot = step.slots[t];
+            const int64_t slot = step.slots[t];
             if (slot < 0) continue;
-            ptrdiff_t block = slot / block_size, offset = slot % block_size;
-            for (int i = 0; i < 2; i++)
-                for (int h = 0; h < kv_heads; h++)
-                    std::memcpy(to[i].data + block * to[i].block + h * to[i].head + offset * to[i].token,
-                                from[i].data + t * from[i].token + h * from[i].head, bytes[i]);
+            const ptrdiff_t block = slot / block_size, offset = slot % block_size;
+            for (int i = 0; i < (layer.latent ? 1 : 2); i++) {
+                for (int h = 0; h < layer.num_kv_heads; h++) {
+                    char *target = to[i].data + block * to[i].block + h * to[i].head + offset * to[i].token;
+                    const char *source = from[i].at(t, h);
+                    if (layer.kept == layer.storage) {
+                        std::memcpy(target, source, size_t(sizes[i]) * item);
+                    } else {
+                        load_row(layer.storage, source, sizes[i], row);
+                        keep(row, sizes[i], i ? layer.value_scale : layer.key_scale, layer.kept, target);
+                    }
+                }
+            }
         }
     });
 }

@@ -49,7 +49,7 @@ void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *
                 for (int g = 0; g < G; g++) a[k * G + g] += key * q[g];
             }
         }
-        vf x = sums(a) * layer.scale;
+        vf x = sums(a) * c.scale;
         if (layer.soft_cap > 0) x = hyperbolic_tangent(x / layer.soft_cap) * layer.soft_cap;
         if (!layer.slopes.empty()) x += h.slope * __builtin_convertvector(lane + (t - position), vf);
         if (t + KEYS > count) x = lane + t < count ? x : broadcast(-INFINITE);
@@ -131,10 +131,8 @@ void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *
     int group = layer.group(), first_head = kv_head * group, position = s.position(0);
     int fours = group / 4, twos = group % 4 / 2, ones = group % 2;
     float *query = Scratch::mine().floats(static_cast<size_t>(group) * layer.head_size);
-    for (int g = 0; g < group; g++) {
-        const T *from = c.query.at(s.query_start, first_head + g);
-        for (int d = 0; d < layer.head_size; d += N) store(query + g * layer.head_size + d, load(from + d));
-    }
+    for (int g = 0; g < group; g++)
+        load_row(layer.storage, c.query.at(s.query_start, first_head + g), layer.head_size, query + g * layer.head_size);
     std::fill(sum, sum + static_cast<size_t>(group) * layer.v_head_size, 0.f);
     constexpr int MOST = 64;
     Heads<4> four[MOST];

@@ -7,11 +7,17 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#if defined(__AMX_BF16__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "attention.h"
 
@@ -30,10 +36,9 @@ struct Refusal : std::runtime_error {
 [[noreturn]] void refuse(const char *field, const std::string &message) { throw Refusal(field, message); }
 
 struct BoundLayer : Layer {
-    nb::object dtype;
-    std::string dtype_name;
+    nb::object dtype, cache_dtype;
+    std::string dtype_name, cache_dtype_name;
     bool shares_cache = false;
-    size_t item_size() const { return storage == Storage::float32 ? 4 : 2; }
 };
 
 struct BoundStep : Step {
@@ -41,16 +46,23 @@ struct BoundStep : Step {
 };
 
 struct Tensor {
-    int dimensions = 0;
+    int dimensions = 0, item = 0;  // bytes of an element
     Py_ssize_t shape[4] = {}, stride[4] = {};
     char *data = nullptr;
     bool dense() const { return stride[dimensions - 1] == 1 || shape[dimensions - 1] <= 1; }
 };
 
-std::string shape_text(const Tensor &t) {
+std::string shape_text(const Tensor &t, bool without_head = false) {
     std::string text = "(";
-    for (int i = 0; i < t.dimensions; i++) text += (i ? ", " : "") + std::to_string(t.shape[i]);
+    for (int i = 0; i < t.dimensions; i++)
+        if (i != 1 || !without_head) text += (i ? ", " : "") + std::to_string(t.shape[i]);
     return text + (t.dimensions == 1 ? ",)" : ")");
+}
+
+// Gives a latent tensor the axis of its one head, after the first.
+void insert_head(Tensor &t) {
+    for (int i = t.dimensions++; i > 1; i--) t.shape[i] = t.shape[i - 1], t.stride[i] = t.stride[i - 1];
+    t.shape[1] = 1, t.stride[1] = 0;
 }
 
 std::string name_of(nb::handle dtype) { return nb::cast<std::string>(nb::str(dtype)); }
@@ -76,27 +88,34 @@ Tensor read(nb::handle object, const char *name, int dimensions) {
     return t;
 }
 
-// A packed tensor of the step: (at least rows, heads, size) of the layer's dtype.
+// A packed tensor of the step: (at least rows, heads, size) of the layer's dtype; the latent's has no heads.
 Tensor read_rows(nb::handle object, const char *name, const BoundLayer &layer, Py_ssize_t rows, Py_ssize_t heads,
-                 Py_ssize_t size) {
-    Tensor t = read(object, name, 3);
+                 Py_ssize_t size, bool latent = false) {
+    Tensor t = read(object, name, latent ? 2 : 3);
+    if (latent) insert_head(t);
     nb::object dtype = object.attr("dtype");
     if (t.shape[0] < rows || t.shape[1] != heads || t.shape[2] != size || !dtype.is(layer.dtype))
-        refuse(name, std::string(name) + " of shape " + shape_text(t) + " and " + name_of(dtype) +
-                         ": expected (at least " + std::to_string(rows) + ", " + std::to_string(heads) + ", " +
-                         std::to_string(size) + ") and " + layer.dtype_name);
+        refuse(name, std::string(name) + " of shape " + shape_text(t, latent) + " and " + name_of(dtype) +
+                         ": expected (at least " + std::to_string(rows) + ", " +
+                         (latent ? "" : std::to_string(heads) + ", ") + std::to_string(size) + ") and " +
+                         layer.dtype_name);
     if (!t.dense()) refuse(name, std::string(name) + ": the last axis has to be dense");
+    t.item = size_of(layer.storage);
     return t;
 }
 
 Tensor read_cache(nb::handle object, const char *name, const BoundLayer &layer, Py_ssize_t size) {
-    Tensor t = read(object, name, 4);
+    Tensor t = read(object, "kv_cache", layer.latent ? 3 : 4);
+    if (layer.latent) insert_head(t);
     nb::object dtype = object.attr("dtype");
-    if (t.shape[1] != layer.num_kv_heads || t.shape[3] != size || t.shape[2] < 1 || !dtype.is(layer.dtype))
-        refuse("kv_cache", std::string(name) + " cache of shape " + shape_text(t) + " and " + name_of(dtype) +
-                               ": expected (blocks, " + std::to_string(layer.num_kv_heads) + ", block size, " +
-                               std::to_string(size) + ") and " + layer.dtype_name);
+    if (t.shape[1] != layer.num_kv_heads || t.shape[3] != size || t.shape[2] < 1 || !dtype.is(layer.cache_dtype))
+        refuse("kv_cache", std::string(name) + " cache of shape " + shape_text(t, layer.latent) + " and " +
+                               name_of(dtype) + ": expected (blocks, " +
+                               (layer.latent ? "" : std::to_string(layer.num_kv_heads) + ", ") + "block size, " +
+                               std::to_string(size) + ") and " + layer.cache_dtype_name);
     if (!t.dense()) refuse("kv_cache", std::string(name) + " cache: the content has to be dense");
+    if (t.shape[2] > INT_MAX) refuse("kv_cache", "a block of more than 2147483647 tokens");
+    t.item = size_of(layer.kept);
     return t;
 }
 
@@ -106,130 +125,204 @@ struct Caches {
 };
 
 Caches read_caches(nb::handle key, nb::handle value, const BoundLayer &layer) {
-    Caches c{read_cache(key, "key", layer, layer.head_size), read_cache(value, "value", layer, layer.v_head_size), 0};
+    Caches c{read_cache(key, layer.latent ? "latent" : "key", layer, layer.head_size), {}, 0};
+    c.value = layer.latent ? c.key : read_cache(value, "value", layer, layer.v_head_size);
     if (c.key.shape[0] != c.value.shape[0] || c.key.shape[2] != c.value.shape[2])
         refuse("kv_cache", "key cache of shape " + shape_text(c.key) + " and value cache of shape " +
                                shape_text(c.value) + " differ in blocks or block size");
-    if (c.key.shape[2] > INT_MAX) refuse("kv_cache", "a block of more than 2147483647 tokens");
     c.block_size = static_cast<int>(c.key.shape[2]);
     return c;
 }
 
-void write_kv_cache(const BoundLayer &layer, const BoundStep &step, nb::handle key, nb::handle value,
-                    nb::handle key_cache, nb::handle value_cache, int threads) {
+struct NewRows {
+    Tensor key, value;
+};
+
+NewRows read_new(nb::handle key, nb::handle value, const BoundLayer &layer, const BoundStep &step) {
     const int count = step.num_new_keys;
-    Tensor k = read_rows(key, "key", layer, count, layer.num_kv_heads, layer.head_size);
-    Tensor v = read_rows(value, "value", layer, count, layer.num_kv_heads, layer.v_head_size);
-    Caches caches = read_caches(key_cache, value_cache, layer);
-    if (layer.shares_cache || count == 0) return;
+    NewRows rows{read_rows(key, "key", layer, count, layer.num_kv_heads, layer.head_size, layer.latent), {}};
+    if (!layer.latent) rows.value = read_rows(value, "value", layer, count, layer.num_kv_heads, layer.v_head_size);
+    else if (!value.is_none()) refuse("value", "the latent form has no value: it is part of the latent");
+    else rows.value = rows.key;
+    return rows;
+}
+
+// Everything that can be wrong about where new rows go.
+void check_slots(const BoundLayer &layer, const BoundStep &step, const Caches &caches) {
+    if (layer.shares_cache || step.num_new_keys == 0) return;
     if (!step.has_slots)
-        refuse("slot_mapping", std::to_string(count) + " new keys, slot_mapping has none");
+        refuse("slot_mapping", std::to_string(step.num_new_keys) + " new keys, slot_mapping has none");
     if (step.largest_slot >= int64_t{caches.key.shape[0]} * caches.block_size)
         throw std::out_of_range("slot " + std::to_string(step.largest_slot) + " is out of bounds: the cache has " +
                                 std::to_string(caches.key.shape[0]) + " blocks of " +
                                 std::to_string(caches.block_size) + " tokens");
-    const ptrdiff_t item = layer.item_size();
-    const Origin from[2] = {{k.data, k.stride[0] * item, k.stride[1] * item},
-                            {v.data, v.stride[0] * item, v.stride[1] * item}};
-    auto target = [&](const Tensor &t) {
-        return Target{t.data, t.stride[0] * item, t.stride[1] * item, t.stride[2] * item};
-    };
-    const Target to[2] = {target(caches.key), target(caches.value)};
-    const size_t bytes[2] = {size_t(layer.head_size * item), size_t(layer.v_head_size * item)};
-    nb::gil_scoped_release released;
-    write(step, layer.num_kv_heads, caches.block_size, from, to, bytes, threads);
 }
 
+Rows rows_of(const Tensor &t) { return {t.data, t.stride[0] * t.item, t.stride[1] * t.item}; }
+
+void write_rows(const BoundLayer &layer, const BoundStep &step, const NewRows &rows, const Caches &caches, int threads) {
+    if (layer.shares_cache || step.num_new_keys == 0) return;
+    auto target = [](const Tensor &t) {
+        return Target{t.data, t.stride[0] * t.item, t.stride[1] * t.item, t.stride[2] * t.item};
+    };
+    const Rows from[2] = {rows_of(rows.key), rows_of(rows.value)};
+    const Target to[2] = {target(caches.key), target(caches.value)};
+    write(layer, step, caches.block_size, from, to, threads);
+}
+
+void write_kv_cache(const BoundLayer &layer, const BoundStep &step, nb::handle key, nb::handle value,
+                    nb::handle key_cache, nb::handle value_cache, int threads) {
+    const NewRows rows = read_new(key, value, layer, step);
+    const Caches caches = read_caches(key_cache, value_cache, layer);
+    check_slots(layer, step, caches);
+    nb::gil_scoped_release released;
+    write_rows(layer, step, rows, caches, threads);
+}
+
+// An attention's tensors, checked.
+struct Prepared {
+    Tensor query, out, keys, values;
+    std::optional<Tensor> lse;
+    int block_size = 0;  // 0: no cache
+};
+
 template <class T>
-void run(const BoundLayer &layer, const BoundStep &step, const Tensor &query, const Tensor &keys, const Tensor &values,
-         int block_size, const Tensor &out, const std::optional<Tensor> &lse, int threads) {
+void run(const BoundLayer &layer, const BoundStep &step, const Prepared &p, int threads) {
     auto source = [&](const Tensor &t) {
         Source<T> s;
         s.data = reinterpret_cast<const T *>(t.data);
-        s.block_size = block_size;
-        if (block_size) s.block = t.stride[0], s.head = t.stride[1], s.token = t.stride[2];
+        s.block_size = p.block_size;
+        if (s.block_size) s.block = t.stride[0], s.head = t.stride[1], s.token = t.stride[2];
         else s.token = t.stride[0], s.head = t.stride[1];
         return s;
     };
+    // Only what comes from a cache was divided by its scale.
+    const double key_scale = p.block_size ? layer.key_scale : 1, value_scale = p.block_size ? layer.value_scale : 1;
     Call<T> call{layer,
                  step,
-                 {reinterpret_cast<const T *>(query.data), query.stride[0], query.stride[1]},
-                 source(keys),
-                 source(values),
-                 {reinterpret_cast<T *>(out.data), out.stride[0], out.stride[1]}};
-    if (lse) {
-        call.lse = reinterpret_cast<float *>(lse->data);
-        call.lse_head = lse->stride[0];
-        call.lse_token = lse->stride[1];
+                 rows_of(p.query),
+                 source(p.keys),
+                 source(p.values),
+                 rows_of(p.out),
+                 static_cast<float>(layer.scale * key_scale * UNIT<T>),
+                 static_cast<float>(value_scale * UNIT<T>)};
+    if (p.lse) {
+        call.lse = reinterpret_cast<float *>(p.lse->data);
+        call.lse_head = p.lse->stride[0];
+        call.lse_token = p.lse->stride[1];
     }
     attend(call, threads);
-    for (Py_ssize_t row = step.num_tokens; row < out.shape[0]; row++) {
+    for (Py_ssize_t row = step.num_tokens; row < p.out.shape[0]; row++) {
         for (int h = 0; h < layer.num_heads; h++) {
-            std::memset(call.out.at(row, h), 0, sizeof(T) * layer.v_head_size);
-            if (lse) call.lse[h * call.lse_head + row * call.lse_token] = -INFINITE;
+            std::memset(call.out.at(row, h), 0, size_t(p.out.item) * layer.v_head_size);
+            if (p.lse) call.lse[h * call.lse_head + row * call.lse_token] = -INFINITE;
         }
     }
 }
 
-void attention(const BoundLayer &layer, const BoundStep &step, nb::handle query, nb::handle keys, nb::handle values,
-               bool cached, nb::handle out, nb::handle lse, int threads) {
+void run_any(const BoundLayer &layer, const BoundStep &step, const Prepared &p, int threads) {
+    switch (p.block_size ? layer.kept : layer.storage) {
+        case Storage::float32: return run<float>(layer, step, p, threads);
+        case Storage::bfloat16: return run<bfloat16>(layer, step, p, threads);
+        case Storage::float16: return run<float16>(layer, step, p, threads);
+        case Storage::float8: return run<float8>(layer, step, p, threads);
+        case Storage::int8: return run<int8_t>(layer, step, p, threads);
+    }
+}
+
+// What does not depend on where keys come from.
+Prepared prepare(const BoundLayer &layer, const BoundStep &step, nb::handle query, nb::handle out, nb::handle lse) {
     if (step.cut_for[0] != layer.num_heads || step.cut_for[1] != layer.num_kv_heads)
         refuse("plan", "the plan was made for other heads");
-    Tensor q = read_rows(query, "query", layer, step.num_tokens, layer.num_heads, layer.head_size);
-    Tensor o = read_rows(out, "out", layer, step.num_tokens, layer.num_heads, layer.v_head_size);
-    if (q.shape[0] != o.shape[0])
-        refuse("out", "out has " + std::to_string(o.shape[0]) + " rows, query " + std::to_string(q.shape[0]));
-    Tensor k, v;
-    int block_size = 0;
-    if (cached) {
-        Caches caches = read_caches(keys, values, layer);
-        k = caches.key, v = caches.value, block_size = caches.block_size;
-        if (!step.has_table) refuse("block_table", "a cache needs batch.block_table");
-        if (step.cut_for[2] != block_size)
-            refuse("kv_cache", "the plan was made for blocks of " + std::to_string(step.cut_for[2]) +
-                                   " tokens, the cache has blocks of " + std::to_string(block_size));
-        if (step.largest_block >= k.shape[0])
-            throw std::out_of_range("block " + std::to_string(step.largest_block) +
-                                    " is out of bounds: the cache has " + std::to_string(k.shape[0]) + " blocks");
-    } else {
-        k = read_rows(keys, "key", layer, step.num_new_keys, layer.num_kv_heads, layer.head_size);
-        v = read_rows(values, "value", layer, step.num_new_keys, layer.num_kv_heads, layer.v_head_size);
-        for (size_t i = 0; i < step.sequences.size(); i++) {
-            const Sequence &s = step.sequences[i];
-            int end = i + 1 < step.sequences.size() ? step.sequences[i + 1].key_start : step.num_new_keys;
-            if (s.num_queries > 0 && end - s.key_start != s.num_keys)
-                refuse("seq_lens", "sequence " + std::to_string(i) + ": " + std::to_string(end - s.key_start) +
-                                       " new keys of " + std::to_string(s.num_keys) + ", and no cache for the rest");
-        }
-    }
-    std::optional<Tensor> l;
+    Prepared p;
+    p.query = read_rows(query, "query", layer, step.num_tokens, layer.num_heads, layer.head_size);
+    p.out = read_rows(out, "out", layer, step.num_tokens, layer.num_heads, layer.v_head_size);
+    if (p.query.shape[0] != p.out.shape[0])
+        refuse("out", "out has " + std::to_string(p.out.shape[0]) + " rows, query " + std::to_string(p.query.shape[0]));
     if (!lse.is_none()) {
-        l = read(lse, "lse", 2);
-        if (l->shape[0] != layer.num_heads || l->shape[1] != q.shape[0] ||
+        p.lse = read(lse, "lse", 2);
+        if (p.lse->shape[0] != layer.num_heads || p.lse->shape[1] != p.query.shape[0] ||
             name_of(lse.attr("dtype")) != "torch.float32")
-            refuse("lse", "lse of shape " + shape_text(*l) + ": expected (heads, rows of the query), float32");
+            refuse("lse", "lse of shape " + shape_text(*p.lse) + ": expected (heads, rows of the query), float32");
     }
-    nb::gil_scoped_release released;
-    switch (layer.storage) {
-        case Storage::float32: return run<float>(layer, step, q, k, v, block_size, o, l, threads);
-        case Storage::bfloat16: return run<bfloat16>(layer, step, q, k, v, block_size, o, l, threads);
-        case Storage::float16: return run<float16>(layer, step, q, k, v, block_size, o, l, threads);
+    return p;
+}
+
+void take_cache(Prepared &p, const BoundStep &step, const Caches &caches) {
+    p.keys = caches.key, p.values = caches.value, p.block_size = caches.block_size;
+    if (!step.has_table) refuse("block_table", "a cache needs batch.block_table");
+    if (step.cut_for[2] != p.block_size)
+        refuse("kv_cache", "the plan was made for blocks of " + std::to_string(step.cut_for[2]) +
+                               " tokens, the cache has blocks of " + std::to_string(p.block_size));
+    if (step.largest_block >= p.keys.shape[0])
+        throw std::out_of_range("block " + std::to_string(step.largest_block) + " is out of bounds: the cache has " +
+                                std::to_string(p.keys.shape[0]) + " blocks");
+}
+
+void take_new(Prepared &p, const BoundStep &step, const NewRows &rows) {
+    p.keys = rows.key, p.values = rows.value;
+    for (size_t i = 0; i < step.sequences.size(); i++) {
+        const Sequence &s = step.sequences[i];
+        int end = i + 1 < step.sequences.size() ? step.sequences[i + 1].key_start : step.num_new_keys;
+        if (s.num_queries > 0 && end - s.key_start != s.num_keys)
+            refuse("seq_lens", "sequence " + std::to_string(i) + ": " + std::to_string(end - s.key_start) +
+                                   " new keys of " + std::to_string(s.num_keys) + ", and no cache for the rest");
     }
 }
 
-BoundLayer make_layer(int num_heads, int num_kv_heads, int head_size, int v_head_size, nb::object dtype, float scale,
+// Over the cache where `cached`, else over keys and values as the step's own rows.
+void attention(const BoundLayer &layer, const BoundStep &step, nb::handle query, nb::handle keys, nb::handle values,
+               bool cached, nb::handle out, nb::handle lse, int threads) {
+    Prepared p = prepare(layer, step, query, out, lse);
+    if (cached) take_cache(p, step, read_caches(keys, values, layer));
+    else take_new(p, step, read_new(keys, values, layer, step));
+    nb::gil_scoped_release released;
+    run_any(layer, step, p, threads);
+}
+
+// Both at once: every argument is checked before the first byte is written.
+void forward(const BoundLayer &layer, const BoundStep &step, nb::handle query, nb::handle key, nb::handle value,
+             nb::handle key_cache, nb::handle value_cache, nb::handle out, nb::handle lse, int threads) {
+    Prepared p = prepare(layer, step, query, out, lse);
+    const Caches caches = read_caches(key_cache, value_cache, layer);
+    take_cache(p, step, caches);
+    std::optional<NewRows> rows;
+    if (!key.is_none()) {
+        rows = read_new(key, value, layer, step);
+        check_slots(layer, step, caches);
+    }
+    nb::gil_scoped_release released;
+    if (rows) write_rows(layer, step, *rows, caches, threads);
+    run_any(layer, step, p, threads);
+}
+
+Storage storage_of(const std::string &dtype, const char *field) {
+    if (dtype == "torch.float32") return Storage::float32;
+    if (dtype == "torch.bfloat16") return Storage::bfloat16;
+    if (dtype == "torch.float16") return Storage::float16;
+    if (dtype == "torch.float8_e4m3fn") return Storage::float8;
+    if (dtype == "torch.int8") return Storage::int8;
+    refuse(field, dtype + ": the kernels take float32, bfloat16 and float16, and caches of float8_e4m3fn and int8");
+}
+
+BoundLayer make_layer(int num_heads, int num_kv_heads, int head_size, int v_head_size, nb::object dtype,
+                      nb::object cache_dtype, bool latent, float scale, double key_scale, double value_scale,
                       float soft_cap, std::vector<float> sinks, std::vector<float> slopes, bool shares_cache) {
     BoundLayer layer;
-    layer.dtype_name = name_of(dtype);
-    if (layer.dtype_name == "torch.float32") layer.storage = Storage::float32;
-    else if (layer.dtype_name == "torch.bfloat16") layer.storage = Storage::bfloat16;
-    else if (layer.dtype_name == "torch.float16") layer.storage = Storage::float16;
-    else refuse("dtype", layer.dtype_name + ": the kernels take torch.float32, torch.bfloat16 and torch.float16");
+    layer.dtype_name = name_of(dtype), layer.cache_dtype_name = name_of(cache_dtype);
+    layer.storage = storage_of(layer.dtype_name, "dtype");
+    if (size_of(layer.storage) == 1) refuse("dtype", layer.dtype_name + " is for caches only");
+    layer.kept = storage_of(layer.cache_dtype_name, "kv_cache_dtype");
     if (num_kv_heads < 1 || num_heads < num_kv_heads || num_heads % num_kv_heads || num_heads / num_kv_heads > 256)
         refuse("num_heads", std::to_string(num_heads) + " heads over " + std::to_string(num_kv_heads) + " key heads");
+    const int most = latent ? MOST_ELEMENTS : 256;
     for (int size : {head_size, v_head_size})
-        if (size < 16 || size > 256 || size % 16)
-            refuse("head_size", std::to_string(size) + ": a head has a multiple of 16 elements, at most 256");
+        if (size < 16 || size > most || size % 16)
+            refuse("head_size", std::to_string(size) + ": a head has a multiple of 16 elements, at most " +
+                                    std::to_string(most));
+    if (latent && (num_kv_heads != 1 || v_head_size > head_size))
+        refuse("head_size", "a latent has one head, whose value is its first part");
+    if (!(key_scale > 0) || !(value_scale > 0)) refuse("key_scale", "a scale is positive");
     for (const auto *per_head : {&sinks, &slopes})
         if (!per_head->empty() && static_cast<int>(per_head->size()) != num_heads)
             refuse("num_heads", std::to_string(per_head->size()) + " numbers for " + std::to_string(num_heads) + " heads");
@@ -238,7 +331,11 @@ BoundLayer make_layer(int num_heads, int num_kv_heads, int head_size, int v_head
     layer.head_size = head_size;
     layer.v_head_size = v_head_size;
     layer.dtype = std::move(dtype);
+    layer.cache_dtype = std::move(cache_dtype);
+    layer.latent = latent;
     layer.scale = scale;
+    layer.key_scale = key_scale;
+    layer.value_scale = value_scale;
     layer.soft_cap = soft_cap;
     layer.sinks = std::move(sinks);
     layer.slopes = std::move(slopes);
@@ -346,11 +443,26 @@ BoundStep make_step(int num_heads, int num_kv_heads, int block_size, bool bfloat
     return step;
 }
 
+#if defined(__AMX_BF16__)
+// The first tile instruction of a process without this permission ends it. Once given it stays, for all threads and
+// children; asking again changes nothing.
+void permit_tiles() {
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA) != 0) {
+        PyErr_Format(PyExc_ImportError, "AMX not permitted: arch_prctl(ARCH_REQ_XCOMP_PERM): %s", std::strerror(errno));
+        throw nb::python_error();
+    }
+}
+#endif
+
 }  // namespace
 }  // namespace hardpoint::HARDPOINT_ISA
 
 NB_MODULE(HARDPOINT_MODULE, m) {
     using namespace hardpoint::HARDPOINT_ISA;
+#if defined(__AMX_BF16__)
+    permit_tiles();
+#endif
     // What is alive at the interpreter's end goes with the process.
     nb::set_leak_warnings(false);
     nb::register_exception_translator([](const std::exception_ptr &p, void *) {
@@ -364,13 +476,15 @@ NB_MODULE(HARDPOINT_MODULE, m) {
     });
     nb::class_<BoundLayer>(m, "Layer");
     nb::class_<BoundStep>(m, "Step");
-    m.def("layer", &make_layer, "num_heads"_a, "num_kv_heads"_a, "head_size"_a, "v_head_size"_a, "dtype"_a, "scale"_a,
-          "soft_cap"_a, "sinks"_a, "slopes"_a, "shares_cache"_a);
+    m.def("layer", &make_layer, "num_heads"_a, "num_kv_heads"_a, "head_size"_a, "v_head_size"_a, "dtype"_a,
+          "cache_dtype"_a, "latent"_a, "scale"_a, "key_scale"_a, "value_scale"_a, "soft_cap"_a, "sinks"_a, "slopes"_a, "shares_cache"_a);
     m.def("step", &make_step, "num_heads"_a, "num_kv_heads"_a, "block_size"_a, "bfloat"_a, "causal"_a, "window"_a,
           "query_starts"_a, "seq_lens"_a, "key_starts"_a, "table"_a.none(), "slots"_a.none(), "threads"_a);
-    m.def("write_kv_cache", &write_kv_cache);
-    m.def("attention", &attention, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-          nb::arg().none(), nb::arg());
+    const nb::arg given;
+    const auto optional = nb::arg().none();
+    m.def("write_kv_cache", &write_kv_cache, given, given, given, optional, given, optional, given);
+    m.def("attention", &attention, given, given, given, given, optional, given, given, optional, given);
+    m.def("forward", &forward, given, given, given, optional, optional, given, optional, given, optional, given);
     m.def("read", &read_memory);
     m.attr("instruction_set") = HARDPOINT_ISA_NAME;
 }

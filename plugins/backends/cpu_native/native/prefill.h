@@ -70,14 +70,14 @@ struct Sight {
 };
 
 // Turns a row's products into logits, in place: scale, soft cap, ALiBi, mask. Gives the largest.
-inline float logits_of_row(const Layer &layer, float *x, int width, int from, int low, int high,
+inline float logits_of_row(const Layer &layer, float scale, float *x, int width, int from, int low, int high,
                            bool whole, int head, int position) {
     vf top = broadcast(-INFINITE);
     vi lane;
     for (int i = 0; i < N; i++) lane[i] = i;
     float slope = layer.slopes.empty() ? 0 : layer.slopes[head];
     for (int j = 0; j < width; j += N) {
-        vf v = load(x + j) * layer.scale;
+        vf v = load(x + j) * scale;
         if (layer.soft_cap > 0) v = hyperbolic_tangent(v / layer.soft_cap) * layer.soft_cap;
         vi key = lane + (from + j);
         if (slope != 0) v += __builtin_convertvector(key - position, vf) * slope;
@@ -100,8 +100,8 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
     float *sum = query + lines * size, *x = sum + lines * v_size, *keys = x + lines * PANEL;
     float *values = keys + size_t{PANEL} * size, *largest = values + size_t{PANEL} * v_size, *weight = largest + lines;
     for (int r = 0; r < rows; r++) {
-        const T *from = c.query.at(s.query_start + item.first + r / group, first_head + r % group);
-        for (int d = 0; d < size; d += N) store(query + size_t(r) * size + d, load(from + d));
+        load_row(layer.storage, c.query.at(s.query_start + item.first + r / group, first_head + r % group), size,
+                 query + size_t(r) * size);
         largest[r] = -INFINITE;
         weight[r] = 0;
     }
@@ -133,7 +133,7 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
             int token = item.first + r / group, low = 0, high = 0;
             if (!whole) c.step.visible(s, token, low, high);
             float *row = x + size_t(r) * PANEL;
-            float top = logits_of_row(layer, row, PANEL, from, low, high, whole, first_head + r % group,
+            float top = logits_of_row(layer, c.scale, row, PANEL, from, low, high, whole, first_head + r % group,
                                       s.position(token));
             top = std::max(top, largest[r]);
             vf base = broadcast(top == -INFINITE ? 0 : top), total{};

@@ -47,15 +47,24 @@ inline void transpose_pairs(__m512i (&r)[16]) {
     }
 }
 
+// 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
+inline __m512i pairs(const bfloat16 *p, int count) {
+    return _mm512_maskz_loadu_epi16(count >= 32 ? 0xffffffffu : 0xffffu, p);
+}
+template <class T>
+__m512i pairs(const T *p, int count) {
+    __m512 low = (__m512)load(p), high = count >= 32 ? (__m512)load(p + 16) : _mm512_setzero_ps();
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
 // Keys [0, count) of a panel: tiles of 16 keys x 32 dimensions, tile (key block, dimension block) after the other.
 // Rows that are null are zeros.
-inline void pack_keys(const bfloat16 *const *rows, int keys, int size, bfloat16 *to) {
+template <class T>
+void pack_keys(const T *const *rows, int keys, int size, bfloat16 *to) {
     for (int k = 0; k < keys; k += 16) {
         for (int d = 0; d < size; d += 32, to += 512) {
             __m512i r[16];
-            const __mmask32 there = size - d >= 32 ? 0xffffffffu : (1u << (size - d)) - 1;
-            for (int i = 0; i < 16; i++)
-                r[i] = rows[k + i] ? _mm512_maskz_loadu_epi16(there, rows[k + i] + d) : _mm512_setzero_si512();
+            for (int i = 0; i < 16; i++) r[i] = rows[k + i] ? pairs(rows[k + i] + d, size - d) : _mm512_setzero_si512();
             transpose_pairs(r);
             for (int i = 0; i < 16; i++) _mm512_store_si512(to + i * 32, r[i]);
         }
@@ -63,19 +72,16 @@ inline void pack_keys(const bfloat16 *const *rows, int keys, int size, bfloat16 
 }
 
 // Values: tiles of 32 keys x 16 dimensions, tile (dimension block, key block) after the other.
-inline void pack_values(const bfloat16 *const *rows, int keys, int size, bfloat16 *to) {
-    for (int d = 0; d < round_up(size, 32); d += 16) {
-        for (int k = 0; k < keys; k += 32, to += 512) {
-            for (int i = 0; i < 16; i++) {
-                const bfloat16 *even = rows[k + 2 * i], *odd = rows[k + 2 * i + 1];
-                auto get = [&](const bfloat16 *row) {
-                    return row && d < size ? _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(row + d)))
-                                           : _mm512_setzero_si512();
-                };
-                _mm512_store_si512(to + i * 32, _mm512_or_si512(get(even), _mm512_slli_epi32(get(odd), 16)));
-            }
-        }
-    }
+template <class T>
+void pack_values(const T *const *rows, int keys, int size, bfloat16 *to) {
+    auto wide = [size](const T *row, int d) {
+        return row && d < size ? _mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs(row + d, 16))) : _mm512_setzero_si512();
+    };
+    for (int d = 0; d < round_up(size, 32); d += 16)
+        for (int k = 0; k < keys; k += 32, to += 512)
+            for (int i = 0; i < 16; i++)
+                _mm512_store_si512(to + i * 32, _mm512_or_si512(wide(rows[k + 2 * i], d),
+                                                                _mm512_slli_epi32(wide(rows[k + 2 * i + 1], d), 16)));
 }
 
 // Products of two blocks of 16 rows with two blocks of 16 columns, over `depth` blocks of 32; tiles 0 to 3 hold sums.
@@ -99,7 +105,9 @@ inline void store_tiles(float *c, int ldc) {
     _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
-inline void prefill_amx(const Call<bfloat16> &c, const Item &item, int kv_head) {
+// The step's tensors are bfloat16. With `state` the rows are left there (sums, largest logits, weights), not finished.
+template <class T>
+void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state = nullptr) {
     const Layer &layer = c.layer;
     const Sequence &s = c.step.sequences[item.sequence];
     const int group = layer.group(), first_head = kv_head * group, rows = (item.last - item.first) * group;
@@ -128,7 +136,7 @@ inline void prefill_amx(const Call<bfloat16> &c, const Item &item, int kv_head) 
 
     for (int from = item.low / PANEL_AMX * PANEL_AMX; from < item.high; from += PANEL_AMX) {
         const int begin = std::max(from, item.low), end = std::min(from + PANEL_AMX, item.high);
-        const bfloat16 *key_rows[PANEL_AMX] = {}, *value_rows[PANEL_AMX] = {};
+        const T *key_rows[PANEL_AMX] = {}, *value_rows[PANEL_AMX] = {};
         c.keys.rows(c.step, s, kv_head, begin, end - begin, key_rows + (begin - from));
         c.values.rows(c.step, s, kv_head, begin, end - begin, value_rows + (begin - from));
         const int width = round_up(end - from, 32);
@@ -157,7 +165,7 @@ inline void prefill_amx(const Call<bfloat16> &c, const Item &item, int kv_head) 
                 const int token = item.first + (strip + r) / group;
                 if (!whole) c.step.visible(s, token, low, high);
                 float *row = x + r * PANEL_AMX, &old = largest[strip + r];
-                float top = logits_of_row(layer, row, columns, from, low, high, whole, first_head + (strip + r) % group,
+                float top = logits_of_row(layer, c.scale, row, columns, from, low, high, whole, first_head + (strip + r) % group,
                                           s.position(token));
                 top = std::max(top, old);
                 vf base = broadcast(top == -INFINITE ? 0 : top), total{};
@@ -189,6 +197,13 @@ inline void prefill_amx(const Call<bfloat16> &c, const Item &item, int kv_head) 
         }
     }
     _tile_release();
+    if (state) {
+        for (int r = 0; r < rows; r++)
+            std::memcpy(state + size_t(r) * layer.v_head_size, sum + size_t(r) * v_size, sizeof(float) * layer.v_head_size);
+        std::memcpy(state + size_t(rows) * layer.v_head_size, largest, sizeof(float) * rows);
+        std::memcpy(state + size_t(rows) * (layer.v_head_size + 1), weight, sizeof(float) * rows);
+        return;
+    }
     for (int r = 0; r < rows; r++)
         finish(c, s.query_start + item.first + r / group, first_head + r % group, sum + size_t(r) * v_size, largest[r],
                weight[r]);

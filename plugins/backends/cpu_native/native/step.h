@@ -10,16 +10,22 @@
 
 namespace hardpoint::HARDPOINT_ISA {
 
-enum class Storage { float32, bfloat16, float16 };
+enum class Storage { float32, bfloat16, float16, float8, int8 };
+
+inline int size_of(Storage s) { return s == Storage::float32 ? 4 : s == Storage::bfloat16 || s == Storage::float16 ? 2 : 1; }
 
 struct Layer {
     int num_heads = 0, num_kv_heads = 0, head_size = 0, v_head_size = 0;
-    Storage storage = Storage::float32;
+    Storage storage = Storage::float32, kept = Storage::float32;  // of the step's tensors, and of the cache
+    bool latent = false;  // one tensor of keys, whose first part is the value
     float scale = 1, soft_cap = 0;  // a cap of 0 is none
+    double key_scale = 1, value_scale = 1;  // what is kept, times this, is what was written
     std::vector<float> sinks, slopes;  // per head, or empty
 
     int group() const { return num_heads / num_kv_heads; }
 };
+
+constexpr int MOST_ELEMENTS = 1024;  // of a head
 
 // Keys that one sequence is cut into when it decodes. Always the same cut, whatever else is in the batch and however
 // many threads there are: so the result depends on neither.
@@ -95,14 +101,31 @@ struct Step {
     }
 };
 
-// Rows of (token, head); the content is dense.
-template <class T>
+// Rows of (token, head), in bytes; the content is dense, and of the layer's storage.
 struct Rows {
-    T *data = nullptr;
+    char *data = nullptr;
     ptrdiff_t token = 0, head = 0;
 
-    T *at(ptrdiff_t t, ptrdiff_t h) const { return data + t * token + h * head; }
+    char *at(ptrdiff_t t, ptrdiff_t h) const { return data + t * token + h * head; }
 };
+
+inline void load_row(Storage storage, const char *from, int size, float *to) {
+    auto all = [&](auto *p) {
+        for (int d = 0; d < size; d += N) store(to + d, load(p + d));
+    };
+    if (storage == Storage::float32) all(reinterpret_cast<const float *>(from));
+    else if (storage == Storage::bfloat16) all(reinterpret_cast<const bfloat16 *>(from));
+    else all(reinterpret_cast<const float16 *>(from));
+}
+
+inline void store_row(Storage storage, const float *from, float factor, int size, char *to) {
+    auto all = [&](auto *p) {
+        for (int d = 0; d < size; d += N) store(p + d, load(from + d) * factor);
+    };
+    if (storage == Storage::float32) all(reinterpret_cast<float *>(to));
+    else if (storage == Storage::bfloat16) all(reinterpret_cast<bfloat16 *>(to));
+    else all(reinterpret_cast<float16 *>(to));
+}
 
 // Keys or values, through the cache's blocks or as the step's own rows.
 template <class T>
@@ -127,13 +150,15 @@ struct Source {
     }
 };
 
+// `T` is what keys and values are stored in.
 template <class T>
 struct Call {
     const Layer &layer;
     const Step &step;
-    Rows<const T> query;
+    Rows query;
     Source<T> keys, values;
-    Rows<T> out;
+    Rows out;
+    float scale, value_scale;  // of logits and of the result, what the storage of keys and values needs included
     float *lse = nullptr;
     ptrdiff_t lse_head = 0, lse_token = 0;
 };
@@ -152,10 +177,10 @@ void finish(const Call<T> &c, int token, int head, const float *sum, float large
             largest = top;
         }
     }
-    bool nothing = weight == 0;
-    factor = nothing ? 0 : factor / weight;
-    T *to = c.out.at(token, head);
-    for (int d = 0; d < layer.v_head_size; d += N) store(to + d, nothing ? vf{} : load(sum + d) * factor);
+    char *to = c.out.at(token, head);
+    const bool nothing = weight == 0;
+    if (nothing) std::memset(to, 0, size_t(layer.v_head_size) * size_of(layer.storage));
+    else store_row(layer.storage, sum, factor / weight * c.value_scale, layer.v_head_size, to);
     if (c.lse) c.lse[head * c.lse_head + token * c.lse_token] = nothing ? -INFINITE : largest + std::log(weight);
 }
 

@@ -21,6 +21,17 @@ struct bfloat16 {
 struct float16 {
     uint16_t bits;
 };
+// e4m3fn: no infinity, and all ones is the NaN. Loaded as 1/256 of its value (see UNIT): that is what its bits mean
+// when they are shifted into a float16, denormal numbers included.
+struct float8 {
+    uint8_t bits;
+};
+
+// A loaded number times this is the stored one; it goes into the scale of a cache.
+template <class T>
+constexpr float UNIT = 1;
+template <>
+constexpr float UNIT<float8> = 256;
 
 #if defined(__AVX512F__)
 constexpr int N = 16;
@@ -68,6 +79,39 @@ inline vf load(const float16 *p) {
 #endif
 }
 
+inline vf load(const float8 *p) {
+#if defined(__AVX512F__)
+    __m256i w = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+    __mmask16 nan = _mm256_testn_epi16_mask(_mm256_andnot_si256(w, _mm256_set1_epi16(0x7f)), _mm256_set1_epi16(0x7f));
+    __m256i h = _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbfff)));
+    return (vf)_mm512_cvtph_ps(_mm256_mask_mov_epi16(h, nan, _mm256_set1_epi16(0x7e00)));
+#elif defined(__AVX2__)
+    __m128i w = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+    __m128i low = _mm_set1_epi16(0x7f), nan = _mm_cmpeq_epi16(_mm_and_si128(w, low), low);
+    __m128i h = _mm_and_si128(_mm_slli_epi16(w, 7), _mm_set1_epi16(static_cast<int16_t>(0xbfff)));
+    return (vf)_mm256_cvtph_ps(_mm_or_si128(h, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))));
+#else
+    uint16_t half[N];
+    for (int i = 0; i < N; i++) {
+        unsigned b = p[i].bits, magnitude = b & 0x7f;
+        half[i] = static_cast<uint16_t>((b & 0x80) << 8 | (magnitude == 0x7f ? 0x7e00 : magnitude << 7));
+    }
+    return load(reinterpret_cast<const float16 *>(half));
+#endif
+}
+
+inline vf load(const int8_t *p) {
+#if defined(__AVX512F__)
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+#elif defined(__AVX2__)
+    return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+#else
+    vi wide;
+    for (int i = 0; i < N; i++) wide[i] = p[i];
+    return __builtin_convertvector(wide, vf);
+#endif
+}
+
 inline void store(float *p, vf v) { std::memcpy(p, &v, sizeof v); }
 
 inline void store(bfloat16 *p, vf v) {
@@ -92,6 +136,21 @@ inline void store(float16 *p, vf v) {
 #else
     vst1_u16(reinterpret_cast<uint16_t *>(p), vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)v)));
 #endif
+}
+
+// To the nearest, ties to even; beyond the largest number the largest, as a cache stores it.
+inline float8 narrow(float x) {
+    uint32_t u;
+    std::memcpy(&u, &x, 4);
+    const uint32_t sign = u >> 24 & 0x80, magnitude = u & 0x7fffffff;
+    if (magnitude > 0x7f800000) return {static_cast<uint8_t>(sign | 0x7f)};
+    if (magnitude >= 0x43e00000) return {static_cast<uint8_t>(sign | 0x7e)};  // 448
+    if (magnitude < 0x3c800000) {  // 2^-6: below it the step is 2^-9, which the sum with 2^14 rounds to
+        float a = std::fabs(x) + 16384.f;
+        std::memcpy(&u, &a, 4);
+        return {static_cast<uint8_t>(sign | (u - 0x46800000))};
+    }
+    return {static_cast<uint8_t>(sign | ((magnitude + 0x7ffff + (magnitude >> 20 & 1) - (120u << 23)) >> 20))};
 }
 
 // The larger of both; b where one is no number.

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from hardpoint.attention import AttentionBatch, AttentionConfig
-from hardpoint_cpu_native._plan import CpuNativePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,7 +209,7 @@ def test_batch_invariance_is_bit_for_bit(random_step: Callable[..., Any], option
             slot_mapping=None if step.batch.slot_mapping is None else step.batch.slot_mapping[rows],
         )
         alone = step.layer().forward(
-            step.query[rows], step.key[rows], step.value[rows], step.cache, CpuNativePlan(config, batch, kernels=step.kernels)
+            step.query[rows], step.key[rows], step.value[rows], step.cache, step.backend.plan(config, batch)
         )
         assert torch.equal(alone, together[rows])
 

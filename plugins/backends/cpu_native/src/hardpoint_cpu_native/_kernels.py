@@ -34,7 +34,11 @@ class Kernels(Protocol):
         head_size: int,
         v_head_size: int,
         dtype: torch.dtype,
+        cache_dtype: torch.dtype,
+        latent: bool,
         scale: float,
+        key_scale: float,
+        value_scale: float,
         soft_cap: float,
         sinks: Sequence[float],
         slopes: Sequence[float],
@@ -67,13 +71,13 @@ class Kernels(Protocol):
         layer: NativeLayer,
         step: NativeStep,
         key: torch.Tensor,
-        value: torch.Tensor,
+        value: torch.Tensor | None,
         key_cache: torch.Tensor,
-        value_cache: torch.Tensor,
+        value_cache: torch.Tensor | None,
         threads: int,
         /,
     ) -> None:
-        """Store the step's new rows. Errors: `ConfigError`, `IndexError` for a slot outside the cache."""
+        """Store the step's new rows; a latent has no values. Errors: `ConfigError`, `IndexError` for a slot outside the cache."""
 
     def attention(
         self,
@@ -81,7 +85,7 @@ class Kernels(Protocol):
         step: NativeStep,
         query: torch.Tensor,
         keys: torch.Tensor,
-        values: torch.Tensor,
+        values: torch.Tensor | None,
         cached: bool,  # noqa: FBT001  # a compiled function without keywords
         out: torch.Tensor,
         lse: torch.Tensor | None,
@@ -90,9 +94,33 @@ class Kernels(Protocol):
     ) -> None:
         """Attend. Errors: `ConfigError`, `IndexError` for a block outside the cache."""
 
+    def forward(
+        self,
+        layer: NativeLayer,
+        step: NativeStep,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        key_cache: torch.Tensor,
+        value_cache: torch.Tensor | None,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+        threads: int,
+        /,
+    ) -> None:
+        """Store the step's new rows, then attend; all is checked before anything is written. Errors: as those two."""
+
     def read(self, address: int, num_bytes: int, threads: int, /) -> float:
         """Read memory as fast as this machine can: what benchmarks compare decoding with."""
         ...
+
+
+def thread_budget() -> int:
+    """How many threads this process may compute with: its CPUs, under affinity and quota."""
+    import hardpoint
+
+    # Another platform's class answers for the host where the CPU platform's plugin is not the one in charge.
+    return max(1, getattr(hardpoint.platform("cpu"), "usable_cpus", 0) or 1)
 
 
 def imported() -> Kernels:

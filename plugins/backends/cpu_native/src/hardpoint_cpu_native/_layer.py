@@ -29,9 +29,14 @@ class CpuNativeLayer(AttentionLayer):
         sinks: torch.Tensor | None,
         alibi_slopes: torch.Tensor | None,
         kernels: Kernels,
+        key_scale: float | None = None,
+        value_scale: float | None = None,
+        most_threads: int = 1 << 16,
     ) -> None:
         self.config = config
         self.kernels = kernels
+        self.most_threads = most_threads
+        self._latent = config.kind == "mla_attention"
         self.handle = _handles.register(self)
         self._native = kernels.layer(
             num_heads=config.num_heads,
@@ -39,7 +44,12 @@ class CpuNativeLayer(AttentionLayer):
             head_size=config.head_size,
             v_head_size=config.v_head_size,
             dtype=getattr(torch, config.dtype),
+            cache_dtype=getattr(torch, config.cache_dtype),
+            latent=self._latent,
             scale=scale,
+            key_scale=1.0 if key_scale is None else key_scale,
+            # A latent's value is part of what was stored with the key's scale.
+            value_scale=(key_scale if self._latent else value_scale) or 1.0,
             soft_cap=config.soft_cap or 0.0,
             sinks=[] if sinks is None else sinks.tolist(),
             slopes=[] if alibi_slopes is None else alibi_slopes.tolist(),
@@ -97,24 +107,25 @@ class CpuNativeLayer(AttentionLayer):
             raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
         if plan.kernels is not self.kernels:
             raise ConfigError(f"the plan is one of {plan.kernels.instruction_set} kernels", field="plan")
-        if (key is None) != (value is None):
+        if not self._latent and (key is None) != (value is None):
             raise ConfigError("a key without a value" if value is None else "a value without a key", field="value")
-        threads = torch.get_num_threads()
+        threads = min(torch.get_num_threads(), self.most_threads)
         query, target = _dense(query), out if out.stride(-1) == 1 else torch.empty_like(out, memory_format=_CONTIGUOUS)
-        if key is not None and value is not None:
-            key, value = _dense(key), _dense(value)
+        if key is not None:
+            key = _dense(key)
+        if value is not None:
+            value = _dense(value)
         if kv_cache is None:
-            if key is None or value is None:
+            if key is None:
                 raise ConfigError("neither new keys nor a cache to read", field="key")
             self.kernels.attention(self._native, plan.step(0), query, key, value, False, target, lse, threads)
         else:
-            if len(kv_cache) != 2:
-                raise ConfigError(f"a cache of {len(kv_cache)} tensors: expected key and value", field="kv_cache")
-            keys, values = kv_cache
-            step = plan.step(self.config.block_size or _block_size(keys))
-            if key is not None and value is not None:
-                self.kernels.write_kv_cache(self._native, step, key, value, keys, values, threads)
-            self.kernels.attention(self._native, step, query, keys, values, True, target, lse, threads)
+            if len(kv_cache) != (1 if self._latent else 2):
+                wanted = "the latent" if self._latent else "key and value"
+                raise ConfigError(f"a cache of {len(kv_cache)} tensors: expected {wanted}", field="kv_cache")
+            keys, values = kv_cache[0], None if self._latent else kv_cache[1]
+            step = plan.step(self.config.block_size or _block_size(keys, latent=self._latent))
+            self.kernels.forward(self._native, step, query, key, value, keys, values, target, lse, threads)
         if target is not out:
             with torch.no_grad():
                 out.copy_(target)
@@ -128,10 +139,11 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.detach().contiguous()
 
 
-def _block_size(cache: torch.Tensor) -> int:
-    if cache.ndim != 4:
-        raise ConfigError(f"a cache of shape {tuple(cache.shape)}: expected 4 axes", field="kv_cache")
-    return cache.shape[2]
+def _block_size(cache: torch.Tensor, *, latent: bool) -> int:
+    axes = 3 if latent else 4
+    if cache.ndim != axes:
+        raise ConfigError(f"a cache of shape {tuple(cache.shape)}: expected {axes} axes", field="kv_cache")
+    return cache.shape[-2]
 
 
 def _not_a_plan(plan: object) -> str:

@@ -9,11 +9,13 @@ import torch  # noqa: TID253  # imported only with a chosen backend
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.errors import ConfigError
 from hardpoint_cpu_native import _kernels
+from hardpoint_cpu_native._arguments import check_device, check_per_head, check_scales
 from hardpoint_cpu_native._layer import CpuNativeLayer
 from hardpoint_cpu_native._plan import CpuNativePlan
 
 if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint_cpu_native._kernels import Kernels
 
 # In the first, a head's part of a block is one piece, which is read in one go. Any other strides with dense content
 # give the same result.
@@ -30,9 +32,14 @@ class CpuNativeBackend(AttentionBackend):
     graph_support = GraphSupport.NEVER
 
     @classmethod
+    def kernels(cls) -> Kernels:
+        """The module that layers and plans run in."""
+        return _kernels.imported()
+
+    @classmethod
     def prepare(cls, config: AttentionConfig, device: torch.device | str) -> None:
         """Import the kernels, where nobody has yet."""
-        _kernels.imported()
+        cls.kernels()
 
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
@@ -65,32 +72,23 @@ class CpuNativeBackend(AttentionBackend):
         value_scale: float | None = None,
     ) -> CpuNativeLayer:
         """Build one layer. Errors: `ConfigError` as the contract says."""
-        if config.kind != "attention" or config.kv_cache_dtype != "auto":
-            raise ConfigError(f"the CPU kernels cannot do {config.describe()}", field="kv_cache_dtype")
-        for name, tensor, asked in (("sinks", sinks, config.sinks), ("alibi_slopes", alibi_slopes, config.alibi)):
-            _check_per_head(name, tensor, asked=asked, num_heads=config.num_heads)
-        for name, factor in (("key_scale", key_scale), ("value_scale", value_scale)):
-            if factor is not None:
-                raise ConfigError(f"{name}={factor}: a cache of {config.cache_dtype} has no scale", field=name)
-        if torch.device(device).type != "cpu":
-            raise ConfigError(f"device={device}: these kernels run on the CPU", field="device")
+        if config.kind != "attention":
+            raise ConfigError(f"cpu_native is for heads with keys of their own: {config.describe()}", field="kind")
+        check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
+        check_device(device)
         return CpuNativeLayer(
-            config, scale=scale, sinks=sinks, alibi_slopes=alibi_slopes, kernels=_kernels.imported()
+            config,
+            scale=scale,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            key_scale=key_scale,
+            value_scale=value_scale,
+            kernels=cls.kernels(),
+            most_threads=_kernels.thread_budget(),
         )
 
     @classmethod
     def plan(cls, config: AttentionConfig, batch: AttentionBatch) -> CpuNativePlan:
         """Check and copy the step's numbers. Errors: `ConfigError`, and `IndexError` for a block or slot below 0."""
-        return CpuNativePlan(config, batch, kernels=_kernels.imported())
-
-
-def _check_per_head(name: str, tensor: torch.Tensor | None, *, asked: bool, num_heads: int) -> None:
-    if asked != (tensor is not None):
-        raise ConfigError(
-            f"{name} {'missing' if asked else 'given'}: the config says {name.split('_', 1)[0]}={asked}", field=name
-        )
-    if tensor is not None and (tuple(tensor.shape) != (num_heads,) or not tensor.is_floating_point()):
-        raise ConfigError(
-            f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}: expected ({num_heads},), floating point",
-            field=name,
-        )
+        return CpuNativePlan(config, batch, kernels=cls.kernels())
