@@ -38,7 +38,7 @@ HEADS, KV_HEADS, HEAD_SIZE = 32, 8, 128
 SCALE = HEAD_SIZE**-0.5
 
 
-def config_of(dtype: str, block_size: int | None, **options: Any) -> AttentionConfig:
+def config_of(dtype: str, block_size: int | None, **options: bool) -> AttentionConfig:
     return AttentionConfig(
         head_size=HEAD_SIZE, num_heads=HEADS, num_kv_heads=KV_HEADS, dtype=dtype, block_size=block_size, **options
     )
@@ -85,8 +85,11 @@ def decode(kernels: Kernels, dtype: str, context: int, block_size: int, batch_si
 
     def naive(turn: int) -> object:
         keys, values = (
-            t[table.flatten()].view(batch_size, blocks, KV_HEADS, block_size, HEAD_SIZE).transpose(1, 2)
-            .reshape(batch_size, KV_HEADS, context, HEAD_SIZE).repeat_interleave(HEADS // KV_HEADS, 1)
+            t[table.flatten()]
+            .view(batch_size, blocks, KV_HEADS, block_size, HEAD_SIZE)
+            .transpose(1, 2)
+            .reshape(batch_size, KV_HEADS, context, HEAD_SIZE)
+            .repeat_interleave(HEADS // KV_HEADS, 1)
             for t in caches[turn % count]
         )
         return scaled_dot_product_attention(query[:, :, None], keys, values, scale=SCALE)
@@ -94,7 +97,8 @@ def decode(kernels: Kernels, dtype: str, context: int, block_size: int, batch_si
     def read(turn: int) -> object:
         return [kernels.read(*piece, torch.get_num_threads()) for piece in flat[turn % count]]
 
-    return {"read": read, "native": forward("native"), "torch_sdpa": forward("torch_sdpa"), "naive": naive}, num_bytes, count
+    found = {"read": read, "native": forward("native"), "torch_sdpa": forward("torch_sdpa"), "naive": naive}
+    return found, num_bytes, count
 
 
 def prefill(kernels: Kernels, dtype: str, tokens: int) -> Contenders:
@@ -158,7 +162,9 @@ def write(kernels: Kernels, dtype: str, rounds: int) -> None:
     config, tokens = config_of(dtype, 16), 32768
     caches = CpuNativeBackend.kv_cache_spec(config).allocate(tokens // 16, device="cpu")
     batch = AttentionBatch.build(
-        query_lens=[tokens], seq_lens=[tokens], block_table=torch.arange(tokens // 16)[None],
+        query_lens=[tokens],
+        seq_lens=[tokens],
+        block_table=torch.arange(tokens // 16)[None],
         slot_mapping=(torch.randperm(tokens // 16)[:, None] * 16 + torch.arange(16)).flatten(),
     )
     layer = CpuNativeLayer(config, scale=1.0, sinks=None, alibi_slopes=None, kernels=kernels)
@@ -173,8 +179,11 @@ def write(kernels: Kernels, dtype: str, rounds: int) -> None:
         return kernels.write_kv_cache(layer._native, plan.step(16), key, value, *caches, torch.get_num_threads())
 
     ms = measure({"copy": copy, "write": ours}, rounds)
-    print(f"cache write, {dtype}: {ms['write']:.1f} ms; a dense copy of the same bytes {ms['copy']:.1f} ms: "
-          f"{ms['copy'] / ms['write'] * 100:.0f} % of copy bandwidth", flush=True)
+    print(
+        f"cache write, {dtype}: {ms['write']:.1f} ms; a dense copy of the same bytes {ms['copy']:.1f} ms: "
+        f"{ms['copy'] / ms['write'] * 100:.0f} % of copy bandwidth",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -196,7 +205,9 @@ def main() -> None:
     kernels = cast("Kernels", import_module(name))
     print(f"kernels: {kernels.instruction_set}, {options.threads} threads")
     if "decode" in options.rows:
-        print("| decode | context | block | batch | GB/s of reading | native ms | of reading | over naive | over torch_sdpa |")
+        print(
+            "| decode | context | block | batch | reading GB/s | ours, ms | of reading | over naive | over torch_sdpa |"
+        )
         print("|---|---|---|---|---|---|---|---|---|")
         for dtype in options.dtype:
             for context in options.context:
@@ -207,7 +218,8 @@ def main() -> None:
                         print(
                             f"| {dtype} | {context} | {block} | {batch} | {num_bytes / ms['read'] / 1e6:.1f} "
                             f"| {ms['native']:.2f} | {ms['read'] / ms['native'] * 100:.0f} % "
-                            f"| {ms['naive'] / ms['native']:.1f} | {ms['torch_sdpa'] / ms['native']:.2f} |", flush=True
+                            f"| {ms['naive'] / ms['native']:.1f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
+                            flush=True,
                         )
     if "prefill" in options.rows:
         print("| prefill | native ms | GFLOP/s | torch.mm GFLOP/s | of mm | over contiguous SDPA | over torch_sdpa |")
@@ -218,7 +230,8 @@ def main() -> None:
             mm = 2 * 2048**3 / ms["mm"] / 1e6
             print(
                 f"| {dtype} | {ms['native']:.1f} | {rate:.0f} | {mm:.0f} | {rate / mm * 100:.0f} % "
-                f"| {ms['contiguous SDPA'] / ms['native']:.2f} | {ms['torch_sdpa'] / ms['native']:.2f} |", flush=True
+                f"| {ms['contiguous SDPA'] / ms['native']:.2f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
+                flush=True,
             )
     if "write" in options.rows:
         for dtype in options.dtype:

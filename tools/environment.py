@@ -1,7 +1,7 @@
 """Virtual environments that are either complete or remade, and one torch for all of them.
 
-An environment's stamp is written last, and torch's folder, like that of a compiled wheel, is renamed into place last, so an interrupted set-up leaves
-nothing that a later one could take for finished.
+An environment's stamp is written last, and torch's folder, like that of a compiled wheel, is renamed into place last,
+so an interrupted set-up leaves nothing that a later one could take for finished.
 """
 
 from __future__ import annotations

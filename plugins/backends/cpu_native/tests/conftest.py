@@ -46,12 +46,29 @@ def bound(base: type[CpuNativeBackend], kernels: Kernels) -> type[CpuNativeBacke
     return type(f"{base.__name__}On{kernels.instruction_set}", (base,), {"kernels": classmethod(lambda _: kernels)})
 
 
-@pytest.fixture(scope="session", params=NEEDED)
+RUNNABLE = [name for name, needed in NEEDED.items() if needed <= features()]
+
+
+def load(name: str) -> Kernels:
+    """One of the modules."""
+    return cast("Kernels", importlib.import_module(f"hardpoint_cpu_native.{name}"))
+
+
+# The narrowest and the widest differ in the most: in the vectors' length, and in tiles.
+@pytest.fixture(scope="session", params=sorted({*RUNNABLE[:1], *RUNNABLE[-1:]}) or ["_none"])
 def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """The narrowest and the widest module that this machine can run."""
+    if not RUNNABLE:
+        pytest.skip("this machine can run none of the modules")
+    return load(request.param)
+
+
+@pytest.fixture(scope="session", params=NEEDED)
+def each_kernels(request: pytest.FixtureRequest) -> Kernels:
     """Each module that this machine can run."""
     if missing := NEEDED[request.param] - features():
         pytest.skip(f"hardpoint_cpu_native.{request.param} needs {', '.join(sorted(missing))}")
-    return cast("Kernels", importlib.import_module(f"hardpoint_cpu_native.{request.param}"))
+    return load(request.param)
 
 
 @pytest.fixture

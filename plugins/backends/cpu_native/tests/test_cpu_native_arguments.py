@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
         ConfigError,
         "the content has to be dense",
     ),
-    "no tensor": (_with("query", lambda t: t.tolist()), AttributeError, "shape|stride"),
+    "no tensor": (_with("query", lambda t: t.tolist()), AttributeError, "has no attribute"),
 }
 
 
@@ -142,9 +142,7 @@ def test_a_plan_of_another_config_module_or_backend_is_refused(step: Any, random
 def test_a_batch_that_lacks_something_is_refused(backend: Any) -> None:
     """Too few blocks, no slots for new keys, no cache for old keys, no blocks at all."""
     with pytest.raises(ConfigError, match="sequence 1: 9 keys need 3 blocks of 4, its block_table has 2"):
-        backend.plan(
-            _config(), AttentionBatch.build(query_lens=[1, 1], seq_lens=[3, 9], block_table=[[0, 1], [2, 3]])
-        )
+        backend.plan(_config(), AttentionBatch.build(query_lens=[1, 1], seq_lens=[3, 9], block_table=[[0, 1], [2, 3]]))
     layer = backend.create_layer(_config(), scale=1.0, device="cpu")
     query, key, cache = torch.zeros(2, 4, 32), torch.zeros(2, 2, 32), (torch.zeros(4, 2, 4, 32),) * 2
     plan = backend.plan(_config(), AttentionBatch.build(query_lens=[2], seq_lens=[3]))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from hardpoint_cpu_native.backend import CpuNativeBackend
 from hardpoint_cpu_native.mla_backend import CpuNativeMlaBackend
 from hardpoint_cpu_native.plugin import LATENT_SUPPORT, SUPPORT
-from tests.attention.conformance import FEATURES, Conformance
+from tests.attention.conformance import FEATURES, Case, Conformance
 
 if TYPE_CHECKING:
     from hardpoint_cpu_native._kernels import Kernels
 
 pytestmark = pytest.mark.torch
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16")
+# What runs through the most code, for the modules between the narrowest and the widest.
+SOME = (
+    "all and a soft cap",
+    "not causal, window",
+    "encoder",
+    "cross attention",
+    "a longer prefill behind a longer context",
+)
 
 
 class OnEachModule(Conformance):
@@ -33,8 +41,25 @@ class TestCpuNative(OnEachModule):
     backend = CpuNativeBackend
     support = SUPPORT
     dtypes = DTYPES
-    base: dict[str, Any] = {"head_size": 32, "num_heads": 4, "num_kv_heads": 2, "block_size": 4}
-    cases = {name: case for name, case in FEATURES.items() if case.config.get("v_head_size") != 8}
+    base: ClassVar[dict[str, Any]] = {"head_size": 32, "num_heads": 4, "num_kv_heads": 2, "block_size": 4}
+    cases: ClassVar[dict[str, Case]] = {
+        name: case for name, case in FEATURES.items() if case.config.get("v_head_size") != 8
+    }
+
+
+class TestEachModule(Conformance):
+    """The same sources with other flags: some features on every one of them."""
+
+    backend = CpuNativeBackend
+    support = SUPPORT
+    dtypes = DTYPES
+    base = TestCpuNative.base
+    cases: ClassVar[dict[str, Case]] = {name: FEATURES[name] for name in SOME}
+    block_sizes = (16,)
+
+    @pytest.fixture(autouse=True)
+    def _bind(self, each_kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(CpuNativeBackend, "kernels", classmethod(lambda _: each_kernels))
 
 
 class TestCpuNativeMla(OnEachModule):
@@ -43,7 +68,7 @@ class TestCpuNativeMla(OnEachModule):
     backend = CpuNativeMlaBackend
     support = LATENT_SUPPORT
     dtypes = DTYPES
-    base: dict[str, Any] = {
+    base: ClassVar[dict[str, Any]] = {
         "kind": "mla_attention",
         "head_size": 48,
         "kv_lora_rank": 32,
@@ -51,4 +76,6 @@ class TestCpuNativeMla(OnEachModule):
         "num_heads": 20,
         "block_size": 4,
     }
-    cases = {name: case for name, case in FEATURES.items() if "v_head_size" not in case.config}
+    cases: ClassVar[dict[str, Case]] = {
+        name: case for name, case in FEATURES.items() if "v_head_size" not in case.config
+    }

@@ -31,7 +31,8 @@ from hardpoint import Device, DeviceCapability, LiveMachine
 from hardpoint_cpu.platform import CpuPlatform
 from hardpoint_cpu._kernel_modules import BUILDS
 first, user = sys.argv[1], int(sys.argv[2])
-if user:
+if user:  # who may not be allowed to read the standard library
+    import hardpoint._kernels, hardpoint._kernel_import, hardpoint._shared_object, struct
     os.setuid(user)
 class Kept(logging.Handler):
     texts = []
@@ -76,7 +77,9 @@ def runnable() -> list[str]:
 
     here = machine_features()
     return [
-        name for name in ORDER for build in BUILDS if build.name.endswith(f".{name}") and here.issuperset(build.features)
+        name
+        for name in ORDER
+        if any(build.name.endswith(f".{name}") and here.issuperset(build.features) for build in BUILDS)
     ]
 
 
@@ -159,7 +162,9 @@ def test_a_broken_module_is_recorded_and_the_next_one_taken(site: Path, name: st
     assert len(found["warnings"]) == 1
     assert f"using hardpoint_cpu_native.{following} instead" in found["warnings"][0]
     assert found["opened"] == 0
-    assert found["mapped"] == found["loaded"] == [following]
+    assert found["loaded"] == [following]
+    # What the loader has opened, it keeps, though Python finds no module in it.
+    assert found["mapped"] == ([name, following] if how == "no module at all" else [following])
 
 
 @pytest.mark.parametrize("name", ORDER)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hardpoint.attention import AttentionBatch, AttentionConfig
+from hardpoint.attention import AttentionBatch, AttentionConfig, reference_attention, write_kv_cache
 from hardpoint_cpu_native.plugin import CACHE_DTYPES, DTYPES
 from tests.attention.conformance import MIXED, TOLERANCES, Step
 
@@ -45,9 +45,7 @@ def test_every_storage_dtype_agrees_with_the_reference(
 @pytest.mark.parametrize("cache", ["auto", "float8_e4m3fn", "int8", "bfloat16"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [6, 32])
-def test_the_latent_form_agrees_with_the_reference(
-    latent: Any, dtype: str, cache: str, heads: int
-) -> None:
+def test_the_latent_form_agrees_with_the_reference(latent: Any, dtype: str, cache: str, heads: int) -> None:
     """Key and value are both what the storage holds; long sequences are cut, few heads and many."""
     config = _latent(dtype=dtype, kv_cache_dtype=cache, num_heads=heads)
     Step.random(latent, config, [1, 7, 1], [1200, 300, 3]).check()
@@ -88,10 +86,9 @@ def test_stored_numbers_round_to_the_nearest_and_saturate(
         tensor = getattr(step, name)
         tensor.view(-1)[: len(both)] = both.to(tensor.dtype)
     step.arguments |= {"key_scale": 1.0, "value_scale": 0.3}
-    from hardpoint.attention import write_kv_cache
-
     written = tuple(tensor.clone() for tensor in step.cache or ())
-    write_kv_cache(step.config, step.batch, step.key, step.value, written, spec=step.spec, key_scale=1.0, value_scale=0.3)
+    scales = {"key_scale": 1.0, "value_scale": 0.3}
+    write_kv_cache(step.config, step.batch, step.key, step.value, written, spec=step.spec, **scales)
     step.forward()
     for ours, theirs in zip(step.cache or (), written, strict=True):
         assert torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
@@ -126,8 +123,6 @@ def test_sequences_may_share_blocks(backend: Any) -> None:
     table = [[0, 1, 2], [0, 1, 3], [0, 1, 4]]
     batch = AttentionBatch.build(query_lens=[1, 3, 1], seq_lens=[9, 11, 8], block_table=table, slot_mapping=[-1] * 5)
     new, query = torch.zeros(5, 2, 16), torch.randn(5, 4, 16)
-    from hardpoint.attention import reference_attention
-
     wanted, _ = reference_attention(config, batch, query, new, new, cache, scale=0.25)
     out = backend.create_layer(config, scale=0.25, device="cpu").forward(
         query, new, new, cache, backend.plan(config, batch)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from hardpoint.attention import AttentionConfig
-from tests.attention.conformance import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from hardpoint_cpu_native._kernels import Kernels
+    from tests.attention.conformance import Step
 
 pytestmark = pytest.mark.torch
 
@@ -77,7 +77,7 @@ def run(script: str, kernels: Kernels) -> str:
 
 
 def test_a_child_of_a_fork_has_threads_of_its_own(kernels: Kernels) -> None:
-    """After the parent's threads have worked, children and their children get the same result, and so does the parent."""
+    """After the parent's threads have worked, children and their children get the same result."""
     script = """
 expected = attend()
 def twice():

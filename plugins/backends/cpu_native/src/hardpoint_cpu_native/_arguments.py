@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from hardpoint.attention import AttentionConfig
 
 
-def check_per_head(
-    config: AttentionConfig, *, sinks: torch.Tensor | None, alibi_slopes: torch.Tensor | None
-) -> None:
+def check_per_head(config: AttentionConfig, *, sinks: torch.Tensor | None, alibi_slopes: torch.Tensor | None) -> None:
     """One number per head exactly where the config says so. Errors: `ConfigError`."""
     for name, tensor, asked in (("sinks", sinks, config.sinks), ("alibi_slopes", alibi_slopes, config.alibi)):
         if asked != (tensor is not None):

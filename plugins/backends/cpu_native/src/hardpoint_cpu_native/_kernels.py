@@ -77,7 +77,7 @@ class Kernels(Protocol):
         threads: int,
         /,
     ) -> None:
-        """Store the step's new rows; a latent has no values. Errors: `ConfigError`, `IndexError` for a slot outside the cache."""
+        """Store the step's new rows; a latent has no values. Errors: `ConfigError`, `IndexError` for a slot outside."""
 
     def attention(
         self,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch  # noqa: TID253  # imported only with a chosen backend
-
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.errors import ConfigError
 from hardpoint_cpu_native import _kernels
@@ -14,6 +12,8 @@ from hardpoint_cpu_native._layer import CpuNativeLayer
 from hardpoint_cpu_native._plan import CpuNativePlan
 
 if TYPE_CHECKING:
+    import torch
+
     from hardpoint.attention import AttentionBatch, AttentionConfig
     from hardpoint_cpu_native._kernels import Kernels
 

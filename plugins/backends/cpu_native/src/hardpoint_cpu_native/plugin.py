@@ -11,7 +11,6 @@ CACHE_DTYPES = ("auto", *DTYPES, "float8_e4m3fn", "int8")
 SUPPORT = AttentionSupport(
     (
         AttentionVariant(
-            runtimes=("cpu",),
             head_size=Integers(minimum=16, maximum=256, multiple_of=16),
             v_head_size=Integers(minimum=16, maximum=256, multiple_of=16),
             num_kv_heads=ANYTHING,
@@ -34,7 +33,6 @@ SUPPORT = AttentionSupport(
 LATENT_SUPPORT = AttentionSupport(
     (
         AttentionVariant(
-            runtimes=("cpu",),
             head_size=Integers(minimum=16, maximum=1024, multiple_of=16),
             v_head_size=Integers(minimum=16, maximum=1024, multiple_of=16),
             num_kv_heads=ANYTHING,
