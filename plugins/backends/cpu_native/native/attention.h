@@ -17,7 +17,7 @@ namespace hardpoint::HARDPOINT_ISA {
 template <class T>
 bool has_tiles(const Layer &layer, int rows) {
 #if defined(__AMX_BF16__)
-    return layer.storage == Storage::bfloat16 && !std::is_same_v<T, float> && !std::is_same_v<T, float16> && rows >= 8;
+    return layer.storage == Storage::bfloat16 && !std::is_same_v<T, float> && !std::is_same_v<T, float16> && rows >= 16;
 #else
     return false;
 #endif

@@ -2,6 +2,8 @@
 // of its use.
 #pragma once
 
+#include <type_traits>
+
 #include "step.h"
 
 namespace hardpoint::HARDPOINT_ISA {
@@ -13,42 +15,98 @@ inline void fetch(const void *p, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char *>(p) + i, 0, 3);
 }
 
+// Two vectors of neighbouring elements. Widening bfloat16 is cheaper by even and odd elements than by halves, so there
+// they come apart that way, and `untangle` puts a whole row back in order when all is summed.
+template <class T>
+void load_two(const T *p, vf &first, vf &second) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        __m512i both = _mm512_loadu_si512(p);
+        first = (vf)_mm512_slli_epi32(both, 16);
+        second = (vf)_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+        return;
+    }
+#endif
+    first = load(p);
+    second = load(p + N);
+}
+
+template <class T>
+void untangle(float *row, int size) {
+#if defined(__AVX512F__)
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+        for (int d = 0; d < size; d += 2 * N) {
+            __m512 even = (__m512)load(row + d), odd = (__m512)load(row + d + N);
+            store(row + d, (vf)_mm512_permutex2var_ps(even, low, odd));
+            store(row + d + N, (vf)_mm512_permutex2var_ps(even, high, odd));
+        }
+    }
+#endif
+}
+
 // State of G heads. Lanes are (key, head): lane i belongs to head i % G.
 template <int G>
 struct Heads {
     vf largest, weight, slope;
     const float *query;
+    const char *raw[G];  // the same as it came in
     float *sum;
 };
 
+// a[k * G + g] = key k times query g.
 template <class T, int G>
-void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *const *next, const T *const *next_values,
-            int count, int position, float *weights, vf &tile_largest) {
+void products(const Call<T> &c, const Heads<G> &h, const T *const *rows, vf (&a)[N]) {
+    constexpr int KEYS = N / G;
+    const int size = c.layer.head_size;
+#pragma GCC unroll 16
+    for (int i = 0; i < N; i++) a[i] = vf{};
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        if (c.layer.storage == Storage::bfloat16) {
+            for (int d = 0; d < size; d += 32) {
+                const __mmask32 there = size - d >= 32 ? 0xffffffffu : 0xffffu;
+                __m512bh q[G];
+#pragma GCC unroll 4
+                for (int g = 0; g < G; g++) q[g] = (__m512bh)_mm512_maskz_loadu_epi16(there, h.raw[g] + d * 2);
+#pragma GCC unroll 16
+                for (int k = 0; k < KEYS; k++) {
+                    __m512bh key = (__m512bh)_mm512_maskz_loadu_epi16(there, rows[k] + d);
+#pragma GCC unroll 4
+                    for (int g = 0; g < G; g++) a[k * G + g] = (vf)_mm512_dpbf16_ps((__m512)a[k * G + g], key, q[g]);
+                }
+            }
+            return;
+        }
+    }
+#endif
+    for (int d = 0; d < size; d += N) {
+        vf q[G];
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) q[g] = load(h.query + g * size + d);
+#pragma GCC unroll 16
+        for (int k = 0; k < KEYS; k++) {
+            vf key = load(rows[k] + d);
+#pragma GCC unroll 4
+            for (int g = 0; g < G; g++) a[k * G + g] += key * q[g];
+        }
+    }
+}
+
+// `next` are the keys of the next tile, or null: they are fetched meanwhile.
+template <class T, int G>
+void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *const *next, int count, int position,
+            float *weights, vf &tile_largest) {
     constexpr int KEYS = N / G;
     const Layer &layer = c.layer;
-    int size = layer.head_size;
     vi lane;
     for (int i = 0; i < N; i++) lane[i] = i / G;
-    for (int t = 0; t < TILE; t += KEYS) {
-        if (next) {
-            for (int k = 0; k < KEYS; k++) {
-                fetch(next[t + k], size * sizeof(T));
-                fetch(next_values[t + k], layer.v_head_size * sizeof(T));
-            }
-        }
-        if (t >= count) continue;
+    for (int t = 0; t < count; t += KEYS) {
+        if (next)
+            for (int k = 0; k < KEYS; k++) fetch(next[t + k], layer.head_size * sizeof(T));
         vf a[N];
-        for (int i = 0; i < N; i++) a[i] = vf{};
-        for (int d = 0; d < size; d += N) {
-            vf q[G];
-            for (int g = 0; g < G; g++) q[g] = load(h.query + g * size + d);
-#pragma GCC unroll 16
-            for (int k = 0; k < KEYS; k++) {
-                vf key = load(rows[t + k] + d);
-#pragma GCC unroll 4
-                for (int g = 0; g < G; g++) a[k * G + g] += key * q[g];
-            }
-        }
+        products<T, G>(c, h, rows + t, a);
         vf x = sums(a) * c.scale;
         if (layer.soft_cap > 0) x = hyperbolic_tangent(x / layer.soft_cap) * layer.soft_cap;
         if (!layer.slopes.empty()) x += h.slope * __builtin_convertvector(lane + (t - position), vf);
@@ -59,7 +117,7 @@ void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *
 }
 
 template <class T, int G, int WIDTH>
-void add_values(const float *weights, const T *const *rows, int count, int from, const float *fade, float *sum,
+void add_values(const float *weights, const T *const *rows, const T *const *next, int count, int from, const float *fade, float *sum,
                 int size) {
     vf a[G][WIDTH];
 #pragma GCC unroll 4
@@ -68,9 +126,14 @@ void add_values(const float *weights, const T *const *rows, int count, int from,
         for (int w = 0; w < WIDTH; w++) a[g][w] = load(sum + g * size + from + w * N) * fade[g];
     for (int t = 0; t < count; t++) {
         const T *row = rows[t] + from;
+        if (next) fetch(next[t] + from, WIDTH * N * sizeof(T));
         vf v[WIDTH];
+        if constexpr (WIDTH > 1) {
 #pragma GCC unroll 4
-        for (int w = 0; w < WIDTH; w++) v[w] = load(row + w * N);
+            for (int w = 0; w < WIDTH; w += 2) load_two(row + w * N, v[w], v[w + 1]);
+        } else {
+            v[0] = load(row);
+        }
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) {
             float weight = weights[t * G + g];
@@ -89,7 +152,7 @@ void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *v
           const T *const *next_values, int count, int position) {
     alignas(64) float weights[TILE * G], fade[N];
     vf tile_largest = broadcast(-INFINITE);
-    logits<T, G>(c, h, keys, next_keys, next_values, count, position, weights, tile_largest);
+    logits<T, G>(c, h, keys, next_keys, count, position, weights, tile_largest);
     vf largest = across<G>(larger(h.largest, tile_largest), [](vf a, vf b) { return larger(a, b); });
     // Where nothing but minus infinity was seen, nothing is subtracted: no difference of infinities.
     vf base = largest == broadcast(-INFINITE) ? vf{} : largest;
@@ -106,17 +169,18 @@ void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *v
     h.largest = largest;
     int size = c.layer.v_head_size, d = 0;
 #if defined(__AVX512F__)
-    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, count, d, fade, h.sum, size);
+    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, next_values, count, d, fade, h.sum, size);
 #else
-    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, values, count, d, fade, h.sum, size);
+    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, values, next_values, count, d, fade, h.sum, size);
 #endif
-    for (; d < size; d += N) add_values<T, G, 1>(weights, values, count, d, fade, h.sum, size);
+    for (; d < size; d += N) add_values<T, G, 1>(weights, values, next_values, count, d, fade, h.sum, size);
 }
 
-// Heads [head, head+G) of the group over the keys of one tile after the other. State lives in `states`.
+// The state of heads [head, head+G) before any key.
 template <class T, int G>
-Heads<G> begin(const Call<T> &c, int head, const float *query, float *sum) {
-    Heads<G> h{broadcast(-INFINITE), vf{}, vf{}, query, sum};
+Heads<G> begin(const Call<T> &c, int token, int head, const float *query, float *sum) {
+    Heads<G> h{broadcast(-INFINITE), vf{}, vf{}, query, {}, sum};
+    for (int g = 0; g < G; g++) h.raw[g] = c.query.at(token, head + g);
     if (!c.layer.slopes.empty())
         for (int i = 0; i < N; i++) h.slope[i] = c.layer.slopes[head + i % G];
     return h;
@@ -141,9 +205,9 @@ void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *
     int g = 0;
     auto q = [&] { return query + g * layer.head_size; };
     auto o = [&] { return sum + g * layer.v_head_size; };
-    for (int i = 0; i < fours; i++, g += 4) four[i] = begin<T, 4>(c, first_head + g, q(), o());
-    if (twos) two = begin<T, 2>(c, first_head + g, q(), o()), g += 2;
-    if (ones) one = begin<T, 1>(c, first_head + g, q(), o());
+    for (int i = 0; i < fours; i++, g += 4) four[i] = begin<T, 4>(c, s.query_start, first_head + g, q(), o());
+    if (twos) two = begin<T, 2>(c, s.query_start, first_head + g, q(), o()), g += 2;
+    if (ones) one = begin<T, 1>(c, s.query_start, first_head + g, q(), o());
 
     const T *keys[2][TILE], *values[2][TILE];
     // Rows beyond the last key repeat it: they are read and weigh nothing.
@@ -153,15 +217,21 @@ void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *
         c.values.rows(c.step, s, kv_head, from, count, values[which]);
         for (int i = count; i < TILE; i++) keys[which][i] = keys[which][count - 1], values[which][i] = values[which][count - 1];
     };
-    if (item.low < item.high) find(item.low, 0);
+    if (item.low < item.high) {
+        find(item.low, 0);
+        for (int i = 0; i < std::min(TILE, item.high - item.low); i++) {
+            fetch(keys[0][i], layer.head_size * sizeof(T));
+            fetch(values[0][i], layer.v_head_size * sizeof(T));
+        }
+    }
     for (int from = item.low, which = 0; from < item.high; from += TILE, which ^= 1) {
         int count = std::min(TILE, item.high - from);
         bool more = from + TILE < item.high;
         if (more) find(from + TILE, which ^ 1);
-        const T *const *next_keys = more ? keys[which ^ 1] : nullptr, *const *next_values = values[which ^ 1];
+        const T *const *next_keys = more ? keys[which ^ 1] : nullptr, *const *next_values = more ? values[which ^ 1] : nullptr;
         auto run = [&](auto &heads) {
             tile(c, heads, keys[which], values[which], next_keys, next_values, count, position - from);
-            next_keys = nullptr;
+            next_keys = next_values = nullptr;
         };
         for (int i = 0; i < fours; i++) run(four[i]);
         if (twos) run(two);
@@ -179,6 +249,7 @@ void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *
     for (int i = 0; i < fours; i++) end(four[i], 4);
     if (twos) end(two, 2);
     if (ones) end(one, 1);
+    for (g = 0; g < group; g++) untangle<T>(sum + static_cast<size_t>(g) * layer.v_head_size, layer.v_head_size / (4 * N) * (4 * N));
 }
 
 }  // namespace hardpoint::HARDPOINT_ISA

@@ -117,11 +117,21 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
         if (count < PANEL) std::memset(keys, 0, sizeof(float) * PANEL * size);
         for (int t = 0; t < count; t += N) {
             int full = std::min(N, count - t);
+            float *to = keys + begin - from + t;
             for (int d = 0; d < size; d += N) {
+#if defined(__AVX512F__)
+                if (full == N) {
+                    __m512i square[N];
+                    for (int i = 0; i < N; i++) square[i] = (__m512i)load(key_rows[t + i] + d);
+                    transpose(square);
+                    for (int j = 0; j < N; j++) store(to + size_t(d + j) * PANEL, (vf)square[j]);
+                    continue;
+                }
+#endif
                 alignas(64) float square[N][N];
                 for (int i = 0; i < full; i++) store(square[i], load(key_rows[t + i] + d));
                 for (int j = 0; j < N; j++)
-                    for (int i = 0; i < full; i++) keys[size_t(d + j) * PANEL + begin - from + t + i] = square[i][j];
+                    for (int i = 0; i < full; i++) to[size_t(d + j) * PANEL + i] = square[i][j];
             }
         }
         for (int t = 0; t < count; t++)

@@ -20,33 +20,6 @@ struct alignas(64) TileConfig {
 
 inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// 16 rows of 16 pairs become 16 rows of 16 pairs the other way round.
-inline void transpose_pairs(__m512i (&r)[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 8; i++) {
-        t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-        r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-        r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
-}
-
 // 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
 inline __m512i pairs(const bfloat16 *p, int count) {
     return _mm512_maskz_loadu_epi16(count >= 32 ? 0xffffffffu : 0xffffu, p);
@@ -65,7 +38,7 @@ void pack_keys(const T *const *rows, int keys, int size, bfloat16 *to) {
         for (int d = 0; d < size; d += 32, to += 512) {
             __m512i r[16];
             for (int i = 0; i < 16; i++) r[i] = rows[k + i] ? pairs(rows[k + i] + d, size - d) : _mm512_setzero_si512();
-            transpose_pairs(r);
+            transpose(r);
             for (int i = 0; i < 16; i++) _mm512_store_si512(to + i * 32, r[i]);
         }
     }
@@ -84,26 +57,72 @@ void pack_values(const T *const *rows, int keys, int size, bfloat16 *to) {
                                                                 _mm512_slli_epi32(wide(rows[k + 2 * i + 1], d), 16)));
 }
 
-// Products of two blocks of 16 rows with two blocks of 16 columns, over `depth` blocks of 32; tiles 0 to 3 hold sums.
-inline void multiply_tiles(const bfloat16 *a, int lda, const bfloat16 *b0, const bfloat16 *b1, int depth) {
-    for (int k = 0; k < depth; k++) {
+// Products of 32 rows with packed columns, two blocks of 16 after the other, in small steps: so that vectors can work
+// on another strip between them, while the tiles multiply.
+struct Products {
+    const bfloat16 *a = nullptr;
+    int lda = 0;
+    const bfloat16 *b = nullptr;
+    int b_block = 0;  // elements from one block of 16 columns to the next
+    float *c = nullptr;
+    int ldc = 0;
+    int blocks = 0, depth = 0;  // pairs of column blocks, and steps of 32 for each
+    bool add = false;
+    int block = 0, k = 0;
+
+    bool done() const { return block == blocks; }
+    int left() const { return (blocks - block) * depth - k; }
+    void step() {
+        float *to = c + block * 32;
+        if (k == 0) {
+            if (add) {
+                _tile_loadd(0, to, ldc * 4);
+                _tile_loadd(1, to + 16, ldc * 4);
+                _tile_loadd(2, to + 16 * ldc, ldc * 4);
+                _tile_loadd(3, to + 16 * ldc + 16, ldc * 4);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+        }
+        const bfloat16 *columns = b + size_t(block) * 2 * b_block + k * 512;
         _tile_loadd(4, a + k * 32, lda * 2);
-        _tile_loadd(6, b0 + k * 512, 64);
-        _tile_loadd(7, b1 + k * 512, 64);
+        _tile_loadd(6, columns, 64);
+        _tile_loadd(7, columns + b_block, 64);
         _tile_loadd(5, a + 16 * lda + k * 32, lda * 2);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        if (++k < depth) return;
+        _tile_stored(0, to, ldc * 4);
+        _tile_stored(1, to + 16, ldc * 4);
+        _tile_stored(2, to + 16 * ldc, ldc * 4);
+        _tile_stored(3, to + 16 * ldc + 16, ldc * 4);
+        k = 0;
+        block++;
     }
+};
+
+// 2 to the power of x <= 0, to the digits of a bfloat16.
+inline vf power_of_two(vf x) {
+    __m512 t = (__m512)larger(broadcast(-200.f), x);
+    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    vf f = (vf)t - (vf)n;
+    vf p = 9.61812911e-3f * f + 5.55041087e-2f;
+    p = p * f + 2.40226507e-1f;
+    p = p * f + 6.93147181e-1f;
+    p = p * f + 1.f;
+    return (vf)_mm512_scalef_ps((__m512)p, n);
 }
 
-inline void store_tiles(float *c, int ldc) {
-    _tile_stored(0, c, ldc * 4);
-    _tile_stored(1, c + 16, ldc * 4);
-    _tile_stored(2, c + 16 * ldc, ldc * 4);
-    _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
-}
+// 32 rows of an item on their way through a panel.
+struct Strip {
+    int first_row, rows, columns;
+    bool whole;  // every row sees every key of the panel
+};
 
 // The step's tensors are bfloat16. With `state` the rows are left there (sums, largest logits, weights), not finished.
 template <class T>
@@ -117,12 +136,15 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     // In floats; a bfloat16 is half of one.
     const size_t n_query = size_t(padded) * size / 2, n_sum = size_t(padded) * v_size, n_keys = PANEL_AMX * size / 2;
     const size_t n_values = PANEL_AMX * v_size / 2, n_x = STRIP * PANEL_AMX;
-    float *memory = Scratch::mine().floats(n_query + n_sum + n_keys + n_values + n_x + n_x / 2 + 2 * padded);
+    float *memory = Scratch::mine().floats(n_query + n_sum + n_keys + n_values + 3 * n_x + 2 * padded);
     auto *query = reinterpret_cast<bfloat16 *>(memory);
     float *sum = memory + n_query;
     auto *keys = reinterpret_cast<bfloat16 *>(sum + n_sum), *values = reinterpret_cast<bfloat16 *>(sum + n_sum + n_keys);
-    float *x = sum + n_sum + n_keys + n_values, *largest = x + n_x + n_x / 2, *weight = largest + padded;
-    auto *weights = reinterpret_cast<bfloat16 *>(x + n_x);
+    // Two strips are under way at once, so there are two of each.
+    float *logits[2] = {sum + n_sum + n_keys + n_values, sum + n_sum + n_keys + n_values + n_x};
+    auto *weights0 = reinterpret_cast<bfloat16 *>(logits[1] + n_x);
+    bfloat16 *weights[2] = {weights0, weights0 + n_x};
+    float *largest = logits[1] + 2 * n_x, *weight = largest + padded;
 
     std::memset(query, 0, n_query * 4);
     for (int r = 0; r < rows; r++)
@@ -133,6 +155,8 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     std::fill(weight, weight + padded, 0.f);
     const TileConfig config;
     _tile_loadconfig(&config);
+    constexpr float LOG2_E = 1.44269504f;
+    const bool plain = layer.soft_cap == 0 && layer.slopes.empty() && c.scale > 0;
 
     for (int from = item.low / PANEL_AMX * PANEL_AMX; from < item.high; from += PANEL_AMX) {
         const int begin = std::max(from, item.low), end = std::min(from + PANEL_AMX, item.high);
@@ -143,58 +167,89 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
         pack_keys(key_rows, width, layer.head_size, keys);
         pack_values(value_rows, width, layer.v_head_size, values);
 
-        for (int strip = 0; strip < rows; strip += STRIP) {
-            const int here = std::min(STRIP, rows - strip);
-            const int first = item.first + strip / group, last = item.first + (strip + here - 1) / group;
-            int low, high, ignored, all_from, all_to;
-            c.step.visible(s, first, low, all_to);
-            c.step.visible(s, last, all_from, high);
+        Strip strips[ROWS_AMX / STRIP + 8];
+        int count = 0;
+        for (int row = 0; row < rows; row += STRIP) {
+            const int here = std::min(STRIP, rows - row);
+            int low, high, all_from, all_to;
+            c.step.visible(s, item.first + row / group, low, all_to);
+            c.step.visible(s, item.first + (row + here - 1) / group, all_from, high);
             if (high <= from || low >= end) continue;
             const int columns = std::min(width, round_up(high - from, 32));
-            const bool whole = all_from <= from && from + columns <= all_to;
-            for (int n = 0; n < columns; n += 32) {
-                _tile_zero(0);
-                _tile_zero(1);
-                _tile_zero(2);
-                _tile_zero(3);
-                const bfloat16 *b = keys + size_t(n) * size;
-                multiply_tiles(query + size_t(strip) * size, size, b, b + 16 * size, size / 32);
-                store_tiles(x + n, PANEL_AMX);
-            }
-            for (int r = 0; r < here; r++) {
-                const int token = item.first + (strip + r) / group;
-                if (!whole) c.step.visible(s, token, low, high);
-                float *row = x + r * PANEL_AMX, &old = largest[strip + r];
-                float top = logits_of_row(layer, c.scale, row, columns, from, low, high, whole, first_head + (strip + r) % group,
-                                          s.position(token));
+            strips[count++] = {row, here, columns, all_from <= from && from + columns <= all_to};
+        }
+        auto score = [&](int i) {
+            Products p;
+            if (i >= count) return p;
+            p.a = query + size_t(strips[i].first_row) * size, p.lda = size;
+            p.b = keys, p.b_block = 16 * size;
+            p.c = logits[i & 1], p.ldc = PANEL_AMX;
+            p.blocks = strips[i].columns / 32, p.depth = size / 32;
+            return p;
+        };
+        auto mix = [&](int i) {
+            Products p;
+            if (i < 0) return p;
+            p.a = weights[i & 1], p.lda = PANEL_AMX;
+            p.b = values, p.b_block = 16 * width;
+            p.c = sum + size_t(strips[i].first_row) * v_size, p.ldc = v_size;
+            p.blocks = v_size / 32, p.depth = strips[i].columns / 32, p.add = true;
+            return p;
+        };
+        // While one strip's weights are worked out, tiles multiply the last one's with values and the next one's
+        // queries with keys.
+        Products before, after = score(0);
+        while (!after.done()) after.step();
+        for (int i = 0; i < count; i++) {
+            const Strip strip = strips[i];
+            before = mix(i - 1), after = score(i + 1);
+            const int steps = (before.left() + after.left() + strip.rows - 1) / strip.rows;
+            for (int r = 0; r < strip.rows; r++) {
+                const int line = strip.first_row + r, token = item.first + line / group;
+                float *row = logits[i & 1] + r * PANEL_AMX, &old = largest[line];
+                float top, factor = 1;
+                if (plain && strip.whole) {
+                    vf most = load(row);
+                    for (int j = N; j < strip.columns; j += N) most = larger(load(row + j), most);
+                    factor = c.scale;
+                    top = horizontal_max(most) * factor;
+                } else {
+                    int low = 0, high = 0;
+                    if (!strip.whole) c.step.visible(s, token, low, high);
+                    top = logits_of_row(layer, c.scale, row, strip.columns, from, low, high, strip.whole,
+                                        first_head + line % group, s.position(token));
+                }
                 top = std::max(top, old);
-                vf base = broadcast(top == -INFINITE ? 0 : top), total{};
-                for (int j = 0; j < columns; j += 32) {
-                    vf p = exponential(load(row + j) - base), q = exponential(load(row + j + 16) - base);
-                    total += p + q;
-                    _mm512_store_si512(weights + r * PANEL_AMX + j, (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
+                const float base = top == -INFINITE ? 0 : top;
+                const vf less = broadcast(base * LOG2_E);
+                const float times = factor * LOG2_E;
+                vf total{}, more{};
+                for (int j = 0; j < strip.columns; j += 32) {
+                    vf p = power_of_two(load(row + j) * times - less), q = power_of_two(load(row + j + 16) * times - less);
+                    total += p, more += q;
+                    _mm512_store_si512(weights[i & 1] + r * PANEL_AMX + j,
+                                       (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
+                }
+                for (int step = 0; step < steps; step++) {
+                    if (!before.done()) before.step();
+                    else if (!after.done()) after.step();
                 }
                 if (top != old) {
-                    float fade = exponential(broadcast(old) - base)[0];
-                    weight[strip + r] *= fade;
-                    float *o = sum + size_t(strip + r) * v_size;
+                    const float fade = exponential(broadcast(old) - base)[0];
+                    weight[line] *= fade;
+                    float *o = sum + size_t(line) * v_size;
                     for (int d = 0; d < v_size; d += N) store(o + d, load(o + d) * fade);
                     old = top;
                 }
-                weight[strip + r] += horizontal_sum(total);
+                weight[line] += horizontal_sum(total + more);
             }
-            for (int r = here; r < STRIP; r++) std::memset(weights + r * PANEL_AMX, 0, columns * sizeof(bfloat16));
-            for (int d = 0; d < v_size; d += 32) {
-                float *o = sum + size_t(strip) * v_size + d;
-                _tile_loadd(0, o, v_size * 4);
-                _tile_loadd(1, o + 16, v_size * 4);
-                _tile_loadd(2, o + 16 * v_size, v_size * 4);
-                _tile_loadd(3, o + 16 * v_size + 16, v_size * 4);
-                const bfloat16 *b = values + size_t(d) * width;
-                multiply_tiles(weights, PANEL_AMX, b, b + 16 * width, columns / 32);
-                store_tiles(o, v_size);
-            }
+            for (int r = strip.rows; r < STRIP; r++)
+                std::memset(weights[i & 1] + r * PANEL_AMX, 0, strip.columns * sizeof(bfloat16));
+            while (!before.done()) before.step();
+            while (!after.done()) after.step();
         }
+        before = mix(count - 1);
+        while (!before.done()) before.step();
     }
     _tile_release();
     if (state) {

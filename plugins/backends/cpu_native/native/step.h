@@ -29,7 +29,7 @@ constexpr int MOST_ELEMENTS = 1024;  // of a head
 
 // Keys that one sequence is cut into when it decodes. Always the same cut, whatever else is in the batch and however
 // many threads there are: so the result depends on neither.
-constexpr int CHUNK = 512;
+constexpr int CHUNK = 1024;
 
 // Query tokens [first, last) of a sequence against keys [low, high), for each key head.
 struct Item {
