@@ -20,7 +20,7 @@ def answers(backend: str) -> list[str]:
     from examples.tiny_engine.weights import default_path
 
     engine = Engine(EngineSettings(model=default_path(), dtype="float32", backend=(backend,)))
-    assert {selection.name for selection in engine.selections.values()} == {backend}
+    assert {selection.backend for selection in engine.selections.values()} == {backend}
     found = [""] * len(PROMPTS)
     for event in engine.stream([Prompt(text=text, max_tokens=32, temperature=0.0) for text in PROMPTS]):
         assert event.error is None
