@@ -1,4 +1,4 @@
-"""The kernels' own C++ test under the address, undefined-behaviour and thread sanitizers."""
+"""The kernels' own C++ test: under the address, undefined-behaviour and thread sanitizers, and on an emulated Arm."""
 
 from __future__ import annotations
 
@@ -35,4 +35,21 @@ def test_the_kernels_are_clean_under(tmp_path: Path, name: str) -> None:
     command += ["-fno-sanitize-recover=all", str(NATIVE / "test_kernels.cpp"), "-pthread", "-o", str(program)]
     subprocess.run(command, check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.checkout
+@pytest.mark.long
+def test_the_arm_kernels_under_emulation(tmp_path: Path) -> None:
+    """Compiled with Debian's cross compiler, run by qemu: the results are right."""
+    compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+    if compiler is None or emulator is None:
+        pytest.skip("no cross compiler and emulator (on Debian: apt install g++-aarch64-linux-gnu qemu-user)")
+    program = tmp_path / "test_kernels"
+    command = [compiler, "-std=c++17", "-O2", "-march=armv8.2-a+bf16+fp16", "-Wno-psabi", "-DHARDPOINT_ISA=neon"]
+    command += [str(NATIVE / "test_kernels.cpp"), "-pthread", "-static", "-o", str(program)]
+    subprocess.run(command, check=True)
+    done = subprocess.run(
+        [emulator, "-cpu", "max", str(program)], capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
