@@ -12,6 +12,7 @@ of 2048 tokens, causal, whose operations count half. Medians of interleaved roun
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from importlib import import_module
@@ -38,9 +39,14 @@ HEADS, KV_HEADS, HEAD_SIZE = 32, 8, 128
 SCALE = HEAD_SIZE**-0.5
 
 
-def config_of(dtype: str, block_size: int | None, **options: bool) -> AttentionConfig:
+def config_of(dtype: str, block_size: int | None, kv_cache_dtype: str = "auto") -> AttentionConfig:
     return AttentionConfig(
-        head_size=HEAD_SIZE, num_heads=HEADS, num_kv_heads=KV_HEADS, dtype=dtype, block_size=block_size, **options
+        head_size=HEAD_SIZE,
+        num_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
     )
 
 
@@ -57,8 +63,10 @@ def layers(kernels: Kernels, config: AttentionConfig, batch: AttentionBatch) -> 
     }
 
 
-def decode(kernels: Kernels, dtype: str, context: int, block_size: int, batch_size: int) -> tuple[Contenders, int, int]:
-    config = config_of(dtype, block_size)
+def decode(
+    kernels: Kernels, dtype: str, cache_dtype: str, context: int, block_size: int, batch_size: int
+) -> tuple[Contenders, int, int]:
+    config = config_of(dtype, block_size, cache_dtype)
     blocks = context // block_size
     spec = CpuNativeBackend.kv_cache_spec(config)
     num_bytes = spec.bytes_per_block * batch_size * blocks
@@ -66,14 +74,17 @@ def decode(kernels: Kernels, dtype: str, context: int, block_size: int, batch_si
     caches = [spec.allocate(batch_size * blocks, device="cpu") for _ in range(count)]
     for cache in caches:
         for tensor in cache:
-            tensor.normal_()
+            if tensor.dtype.itemsize > 1:
+                tensor.normal_()
+            else:  # no NaN among them, in whichever format
+                tensor.view(torch.int8).random_(-100, 100)
     table = torch.randperm(batch_size * blocks).view(batch_size, blocks)
     last = context - 1
     slots = table[:, last // block_size] * block_size + last % block_size
     batch = AttentionBatch.build(
         query_lens=[1] * batch_size, seq_lens=[context] * batch_size, block_table=table, slot_mapping=slots
     )
-    real = caches[0][0].dtype
+    real = getattr(torch, dtype)
     query = torch.randn(batch_size, HEADS, HEAD_SIZE).to(real)
     key, value = (torch.randn(batch_size, KV_HEADS, HEAD_SIZE).to(real) for _ in range(2))
     chosen = layers(kernels, config, batch)
@@ -86,6 +97,7 @@ def decode(kernels: Kernels, dtype: str, context: int, block_size: int, batch_si
     def naive(turn: int) -> object:
         keys, values = (
             t[table.flatten()]
+            .to(real)
             .view(batch_size, blocks, KV_HEADS, block_size, HEAD_SIZE)
             .transpose(1, 2)
             .reshape(batch_size, KV_HEADS, context, HEAD_SIZE)
@@ -120,7 +132,8 @@ def prefill(kernels: Kernels, dtype: str, tokens: int) -> Contenders:
         return lambda _: layer.forward(query, key, value, caches, plan)
 
     def contiguous(_: int) -> object:
-        return scaled_dot_product_attention(*dense, is_causal=True, enable_gqa=True, scale=SCALE)
+        q, k, v = dense
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=SCALE)
 
     return {
         "native": forward("native"),
@@ -176,7 +189,9 @@ def write(kernels: Kernels, dtype: str, rounds: int) -> None:
         return [target.copy_(source) for target, source in zip(targets, (key, value), strict=True)]
 
     def ours(_: int) -> object:
-        return kernels.write_kv_cache(layer._native, plan.step(16), key, value, *caches, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        kernels.write_kv_cache(layer._native, plan.step(16), key, value, caches[0], caches[1], threads)
+        return None
 
     ms = measure({"copy": copy, "write": ours}, rounds)
     print(
@@ -195,6 +210,7 @@ def main() -> None:
     parser.add_argument("--context", nargs="*", type=int, default=[1024, 4096])
     parser.add_argument("--block", nargs="*", type=int, default=[16, 128])
     parser.add_argument("--batch", nargs="*", type=int, default=[8])
+    parser.add_argument("--cache", nargs="*", default=["auto"], help="what the cache of the decode rows is stored in")
     parser.add_argument("--rows", nargs="*", default=["decode", "prefill", "write", "overhead"])
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -209,18 +225,18 @@ def main() -> None:
             "| decode | context | block | batch | reading GB/s | ours, ms | of reading | over naive | over torch_sdpa |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
-        for dtype in options.dtype:
-            for context in options.context:
-                for batch in options.batch:
-                    for block in options.block:
-                        contenders, num_bytes, _ = decode(kernels, dtype, context, block, batch)
-                        ms = measure(contenders, options.rounds)
-                        print(
-                            f"| {dtype} | {context} | {block} | {batch} | {num_bytes / ms['read'] / 1e6:.1f} "
-                            f"| {ms['native']:.2f} | {ms['read'] / ms['native'] * 100:.0f} % "
-                            f"| {ms['naive'] / ms['native']:.1f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
-                            flush=True,
-                        )
+        for dtype, cache, context, batch, block in itertools.product(
+            options.dtype, options.cache, options.context, options.batch, options.block
+        ):
+            contenders, num_bytes, _ = decode(kernels, dtype, cache, context, block, batch)
+            ms = measure(contenders, options.rounds)
+            name = dtype if cache == "auto" else f"{dtype}, {cache} cache"
+            print(
+                f"| {name} | {context} | {block} | {batch} | {num_bytes / ms['read'] / 1e6:.1f} "
+                f"| {ms['native']:.2f} | {ms['read'] / ms['native'] * 100:.0f} % "
+                f"| {ms['naive'] / ms['native']:.1f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
+                flush=True,
+            )
     if "prefill" in options.rows:
         print("| prefill | native ms | GFLOP/s | torch.mm GFLOP/s | of mm | over contiguous SDPA | over torch_sdpa |")
         print("|---|---|---|---|---|---|---|")

@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
         ConfigError,
         "the content has to be dense",
     ),
-    "no tensor": (_with("query", lambda t: t.tolist()), AttributeError, "has no attribute"),
+    "no tensor": (lambda step: setattr(step, "query", step.query.tolist()), AttributeError, "has no attribute"),
 }
 
 

@@ -28,7 +28,7 @@ def _config(**options: Any) -> AttentionConfig:
 
 def _latent(**options: Any) -> AttentionConfig:
     defaults: dict[str, Any] = {"kv_lora_rank": 32, "qk_rope_head_dim": 16, "num_heads": 6, "dtype": "float32"}
-    chosen = {"kind": "mla_attention", "block_size": 4} | defaults | options
+    chosen: dict[str, Any] = {"kind": "mla_attention", "block_size": 4} | defaults | options
     return AttentionConfig(head_size=chosen["kv_lora_rank"] + chosen["qk_rope_head_dim"], **chosen)
 
 
