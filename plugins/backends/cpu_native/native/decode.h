@@ -32,7 +32,7 @@ void load_two(const T *p, vf &first, vf &second) {
 }
 
 template <class T>
-void untangle(float *row, int size) {
+void untangle([[maybe_unused]] float *row, [[maybe_unused]] int size) {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<T, bfloat16>) {
         const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);

@@ -106,7 +106,7 @@ inline vf load(const int8_t *p) {
 #elif defined(__AVX2__)
     return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
 #else
-    vi wide;
+    vi wide{};
     for (int i = 0; i < N; i++) wide[i] = p[i];
     return __builtin_convertvector(wide, vf);
 #endif

@@ -63,7 +63,7 @@ class TestEachModule(Conformance):
 
 
 class TestCpuNativeMla(OnEachModule):
-    """All features in all dtypes; the latent form has one size of values."""
+    """Some features: the kernels are the same, and its own are in test_cpu_native_storage.py."""
 
     backend = CpuNativeMlaBackend
     support = LATENT_SUPPORT
@@ -77,5 +77,6 @@ class TestCpuNativeMla(OnEachModule):
         "block_size": 4,
     }
     cases: ClassVar[dict[str, Case]] = {
-        name: case for name, case in FEATURES.items() if "v_head_size" not in case.config
+        name: FEATURES[name] for name in (*SOME, "shared cache", "decoder without a cache")
     }
+    block_sizes = (3, 16)

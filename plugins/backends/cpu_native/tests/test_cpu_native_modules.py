@@ -32,7 +32,8 @@ from hardpoint_cpu.platform import CpuPlatform
 from hardpoint_cpu._kernel_modules import BUILDS
 first, user = sys.argv[1], int(sys.argv[2])
 if user:  # who may not be allowed to read the standard library
-    import hardpoint._kernels, hardpoint._kernel_import, hardpoint._shared_object, struct
+    import ctypes, errno, importlib._abc, importlib.util, struct, traceback
+    import hardpoint._kernels, hardpoint._kernel_import, hardpoint._shared_object, hardpoint_cpu._amx
     os.setuid(user)
 class Kept(logging.Handler):
     texts = []

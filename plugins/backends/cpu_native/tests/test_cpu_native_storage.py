@@ -154,7 +154,7 @@ def test_tensors_need_no_alignment_beyond_their_elements(
 
 @st.composite
 def _steps(draw: st.DrawFn) -> tuple[AttentionConfig, dict[str, Any]]:
-    sizes = st.integers(1, 16).map(lambda n: 16 * n)
+    sizes = st.sampled_from([16, 48, 80, 128, 256])
     kv_heads = draw(st.integers(1, 3))
     options: dict[str, Any] = {
         "head_size": draw(sizes),
@@ -170,12 +170,12 @@ def _steps(draw: st.DrawFn) -> tuple[AttentionConfig, dict[str, Any]]:
         "soft_cap": draw(st.none() | st.floats(0.5, 50)),
         "causal": draw(st.booleans()),
     }
-    lengths = draw(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 90)), min_size=1, max_size=4))
+    lengths = draw(st.lists(st.tuples(st.integers(0, 25), st.integers(0, 90)), min_size=1, max_size=3))
     step = {"query_lens": [new for new, _ in lengths], "seq_lens": [new + old for new, old in lengths]}
     return AttentionConfig(**options), step | {"skip_slots": draw(st.booleans()), "padding": draw(st.integers(0, 2))}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=_steps())
 def test_any_configuration_on_any_batch(
     backend: Any, kernels: Kernels, drawn: tuple[AttentionConfig, dict[str, Any]]
