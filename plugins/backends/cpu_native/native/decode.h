@@ -8,11 +8,13 @@
 
 namespace hardpoint::HARDPOINT_ISA {
 
-// Keys per tile. The next tile is fetched while this one is computed, so two of them share the first-level cache.
+// Keys per tile. While one is computed, the one after the next is fetched.
 constexpr int TILE = 32;
 
+// Into the second-level cache: more of these can be under way at once than of those into the first, and a key's place
+// is known two tiles before it is computed with.
 inline void fetch(const void *p, int bytes) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char *>(p) + i, 0, 3);
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char *>(p) + i, 0, 2);
 }
 
 // Two vectors of neighbouring elements. Widening bfloat16 is cheaper by even and odd elements than by halves, so there
@@ -94,17 +96,16 @@ void products(const Call<T> &c, const Heads<G> &h, const T *const *rows, vf (&a)
     }
 }
 
-// `next` are the keys of the next tile, or null: they are fetched meanwhile.
 template <class T, int G>
-void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *const *next, int count, int position,
+void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *const *later, int count, int position,
             float *weights, vf &tile_largest) {
     constexpr int KEYS = N / G;
     const Layer &layer = c.layer;
     vi lane;
     for (int i = 0; i < N; i++) lane[i] = i / G;
     for (int t = 0; t < count; t += KEYS) {
-        if (next)
-            for (int k = 0; k < KEYS; k++) fetch(next[t + k], layer.head_size * sizeof(T));
+        if (later)
+            for (int k = 0; k < KEYS; k++) fetch(later[t + k], layer.head_size * sizeof(T));
         vf a[N];
         products<T, G>(c, h, rows + t, a);
         vf x = sums(a) * c.scale;
@@ -117,7 +118,7 @@ void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *
 }
 
 template <class T, int G, int WIDTH>
-void add_values(const float *weights, const T *const *rows, const T *const *next, int count, int from, const float *fade, float *sum,
+void add_values(const float *weights, const T *const *rows, const T *const *later, int count, int from, const float *fade, float *sum,
                 int size) {
     vf a[G][WIDTH];
 #pragma GCC unroll 4
@@ -126,7 +127,7 @@ void add_values(const float *weights, const T *const *rows, const T *const *next
         for (int w = 0; w < WIDTH; w++) a[g][w] = load(sum + g * size + from + w * N) * fade[g];
     for (int t = 0; t < count; t++) {
         const T *row = rows[t] + from;
-        if (next) fetch(next[t] + from, WIDTH * N * sizeof(T));
+        if (later) fetch(later[t] + from, WIDTH * N * sizeof(T));
         vf v[WIDTH];
         if constexpr (WIDTH > 1) {
 #pragma GCC unroll 4
@@ -148,11 +149,11 @@ void add_values(const float *weights, const T *const *rows, const T *const *next
 }
 
 template <class T, int G>
-void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *values, const T *const *next_keys,
-          const T *const *next_values, int count, int position) {
+void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *values, const T *const *later_keys,
+          const T *const *later_values, int count, int position) {
     alignas(64) float weights[TILE * G], fade[N];
     vf tile_largest = broadcast(-INFINITE);
-    logits<T, G>(c, h, keys, next_keys, count, position, weights, tile_largest);
+    logits<T, G>(c, h, keys, later_keys, count, position, weights, tile_largest);
     vf largest = across<G>(larger(h.largest, tile_largest), [](vf a, vf b) { return larger(a, b); });
     // Where nothing but minus infinity was seen, nothing is subtracted: no difference of infinities.
     vf base = largest == broadcast(-INFINITE) ? vf{} : largest;
@@ -169,11 +170,11 @@ void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *v
     h.largest = largest;
     int size = c.layer.v_head_size, d = 0;
 #if defined(__AVX512F__)
-    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, next_values, count, d, fade, h.sum, size);
+    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, later_values, count, d, fade, h.sum, size);
 #else
-    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, values, next_values, count, d, fade, h.sum, size);
+    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, values, later_values, count, d, fade, h.sum, size);
 #endif
-    for (; d < size; d += N) add_values<T, G, 1>(weights, values, next_values, count, d, fade, h.sum, size);
+    for (; d < size; d += N) add_values<T, G, 1>(weights, values, later_values, count, d, fade, h.sum, size);
 }
 
 // The state of heads [head, head+G) before any key.
@@ -209,29 +210,34 @@ void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *
     if (twos) two = begin<T, 2>(c, s.query_start, first_head + g, q(), o()), g += 2;
     if (ones) one = begin<T, 1>(c, s.query_start, first_head + g, q(), o());
 
-    const T *keys[2][TILE], *values[2][TILE];
+    const T *keys[3][TILE], *values[3][TILE];
     // Rows beyond the last key repeat it: they are read and weigh nothing.
-    auto find = [&](int from, int which) {
-        int count = std::min(TILE, item.high - from);
-        c.keys.rows(c.step, s, kv_head, from, count, keys[which]);
-        c.values.rows(c.step, s, kv_head, from, count, values[which]);
-        for (int i = count; i < TILE; i++) keys[which][i] = keys[which][count - 1], values[which][i] = values[which][count - 1];
+    auto find = [&](int number) {
+        const int from = item.low + number * TILE, count = std::min(TILE, item.high - from), place = number % 3;
+        if (count <= 0) return;
+        c.keys.rows(c.step, s, kv_head, from, count, keys[place]);
+        c.values.rows(c.step, s, kv_head, from, count, values[place]);
+        for (int i = count; i < TILE; i++) {
+            keys[place][i] = keys[place][count - 1];
+            values[place][i] = values[place][count - 1];
+        }
     };
-    if (item.low < item.high) {
-        find(item.low, 0);
-        for (int i = 0; i < std::min(TILE, item.high - item.low); i++) {
-            fetch(keys[0][i], layer.head_size * sizeof(T));
-            fetch(values[0][i], layer.v_head_size * sizeof(T));
+    const int tiles = (item.high - item.low + TILE - 1) / TILE;
+    for (int number = 0; number < std::min(tiles, 2); number++) {
+        find(number);
+        for (int i = 0; i < TILE; i++) {
+            fetch(keys[number][i], layer.head_size * sizeof(T));
+            fetch(values[number][i], layer.v_head_size * sizeof(T));
         }
     }
-    for (int from = item.low, which = 0; from < item.high; from += TILE, which ^= 1) {
-        int count = std::min(TILE, item.high - from);
-        bool more = from + TILE < item.high;
-        if (more) find(from + TILE, which ^ 1);
-        const T *const *next_keys = more ? keys[which ^ 1] : nullptr, *const *next_values = more ? values[which ^ 1] : nullptr;
+    for (int number = 0; number < tiles; number++) {
+        const int from = item.low + number * TILE, count = std::min(TILE, item.high - from), place = number % 3;
+        find(number + 2);
+        const T *const *later_keys = nullptr, *const *later_values = nullptr;
+        if (number + 2 < tiles) later_keys = keys[(number + 2) % 3], later_values = values[(number + 2) % 3];
         auto run = [&](auto &heads) {
-            tile(c, heads, keys[which], values[which], next_keys, next_values, count, position - from);
-            next_keys = next_values = nullptr;
+            tile(c, heads, keys[place], values[place], later_keys, later_values, count, position - from);
+            later_keys = later_values = nullptr;
         };
         for (int i = 0; i < fours; i++) run(four[i]);
         if (twos) run(two);
