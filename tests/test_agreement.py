@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+import hardpoint
 from hardpoint import Fingerprint
 from hardpoint._fingerprint import Decision
 from hardpoint.agreement import check_agreement, common_choice
 from hardpoint.errors import DisagreementError
+from tests.plugins import config
+
+if TYPE_CHECKING:
+    from tests.plugins import Site
 
 FULL = Decision(kind="attention", config="head_size=64", backend="a", version="1.0", layout="key:block")
 LINEAR = Decision(kind="linear", config="head_size=64", backend="c", version="1.0", layout=None)
@@ -61,3 +67,20 @@ def test_the_common_choice() -> None:
         common_choice([["a"], []])
     with pytest.raises(DisagreementError):
         common_choice([])
+
+
+def test_no_common_choice_tells_each_rank_s_reasons(site: Site) -> None:
+    """What `get_valid_backends` gave on each rank is enough: every refusal of what another rank could take is told."""
+    site.platform("chip")
+    site.backend("first", validate="return ['no float32'] if config.dtype == 'float32' else []")
+    site.backend("second", validate="return [] if config.dtype == 'float32' else ['float32 only']")
+    platform = hardpoint.current_platform()
+    judged = [platform.get_valid_backends(None, config(dtype=dtype)) for dtype in ("float32", "float16")]
+    with pytest.raises(DisagreementError) as caught:
+        common_choice(judged)
+    assert str(caught.value).splitlines() == [
+        "no backend is valid on every rank: rank 0: second; rank 1: first",
+        "  rank 1: second: rejected: float32 only",
+        "  rank 0: first: rejected: no float32",
+    ]
+    assert common_choice([judged[0], judged[0]]) == common_choice([judged[0], ["second"]]) == "second"

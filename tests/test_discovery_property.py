@@ -205,7 +205,8 @@ NAMELESS = Place(
 
 def reached(path: list[Any]) -> list[Any]:
     """The path in the order in which it counts: what is not trusted goes last."""
-    known = [os.fspath(entry) if isinstance(entry, str | Path) else "" for entry in path]
+    # What is no text is no folder, and least of all the current one.
+    known = [os.fspath(entry) if isinstance(entry, str | Path) else "\0" for entry in path]
     reasons = judge_path(known, script=script_folder())
     doubted = [
         reason is not None and isinstance(entry, str | Path) for entry, reason in zip(path, reasons, strict=True)

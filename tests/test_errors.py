@@ -23,6 +23,7 @@ def made(cls: type[errors.HardpointError]) -> errors.HardpointError:
     fields: dict[str, object] = {
         "code": "driver", "remedy": "update it", "plugin": "platform/one", "setting": "HARDPOINT_X", "value": "y",
         "field": "dtype", "candidates": (candidate,), "reasons": (reason,),
+        "profile": "h1000", "known": ("h100",), "path": "/tmp/file",
     }  # fmt: skip
     known = inspect.signature(cls.__init__).parameters
     return cls("what happened\nand where", **{name: value for name, value in fields.items() if name in known})

@@ -55,6 +55,16 @@ def test_facts_are_those_of_the_standard_library() -> None:
     assert machine.distribution_version("a-distribution-that-is-not-there") is None
 
 
+def test_versions_of_several_distributions() -> None:
+    """Several names are looked up at once, answered by the names given, and recorded one by one."""
+    machine = LiveMachine()
+    found = machine.distribution_versions(("PlugGy", "a-distribution-that-is-not-there"))
+    assert found == {"PlugGy": machine.distribution_version("pluggy"), "a-distribution-that-is-not-there": None}
+    recorded = machine.recorded_facts()["distributions"]
+    assert recorded["PlugGy"] == recorded["pluggy"] == {"value": found["PlugGy"]}
+    assert recorded["a-distribution-that-is-not-there"] == {"value": None}
+
+
 def test_file_of_a_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution's file is found beside its metadata, under any spelling of the name, without importing it."""
     (tmp_path / "Some_Thing-1.0.dist-info").mkdir()

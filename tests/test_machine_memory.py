@@ -53,6 +53,7 @@ def test_other_machines() -> None:
     assert (machine.cpu_affinity(), machine.cpu_count(), machine.user_id) == (frozenset({1, 3}), 8, None)
     assert machine.total_memory_bytes() == 1 << 34
     assert machine.distribution_version("flash-attn") == "2.8.3"
+    assert machine.distribution_versions(["flash-attn", "torch"]) == {"flash-attn": "2.8.3", "torch": None}
     assert dict(machine.variables("A_")) == {"A_ONE": "1"}
     assert machine.variable("B") == "2"
 

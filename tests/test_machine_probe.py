@@ -29,6 +29,7 @@ LIBRARY = """
     def path(): return sys.path
     def flags(): return sys.flags.safe_path
     def fail(): raise FileNotFoundError(2, "No such file or directory", "/dev/xyz")
+    def fail_in_words(): raise OSError("undefined symbol: xyz_open")
     def fail_import(): raise ModuleNotFoundError("No module named 'xyz_smi'", name="xyz_smi")
     def fail_ours(): raise EnvironmentFailure("no GPU", code="no_device", remedy="check /dev/dri")
     def fail_vendor(): raise VendorError("driver 34")
@@ -103,6 +104,8 @@ def test_environment_failure_is_raised_as_it_was(machine: LiveMachine, isolated:
     with pytest.raises(FileNotFoundError) as missing:
         _ask(machine, "fail", isolated=isolated)
     assert str(missing.value) == "[Errno 2] No such file or directory: '/dev/xyz'"
+    with pytest.raises(OSError, match=r"(?m)^undefined symbol: xyz_open$"):
+        _ask(machine, "fail_in_words", isolated=isolated)
     with pytest.raises(ModuleNotFoundError, match="No module named 'xyz_smi'") as absent:
         _ask(machine, "fail_import", isolated=isolated)
     assert absent.value.name == "xyz_smi"

@@ -169,3 +169,45 @@ def test_the_first_use_of_a_missing_operator_repeats_the_reason() -> None:
     report = platform.kernel_report
     assert report is not None
     assert report.ok
+
+
+@pytest.mark.torch
+def test_torch_knows_the_device_before_it_is_handed_out() -> None:
+    """A vendor's own torch device is registered by whatever gives it to torch first; the devices are not touched."""
+    asked = []
+
+    class Own(Fake):
+        def register_torch_device(self) -> None:
+            asked.append(self.name)
+
+    platform = Own(InMemoryMachine(), [Device(index=0, name="One")])
+    assert (platform.device_string(0), asked) == ("cpu", [])
+    assert str(platform.torch_device(0)) == "cpu"
+    platform.synchronize(0)
+    assert asked == ["fake", "fake"]
+
+
+@pytest.mark.torch
+def test_torch_knows_the_device_before_a_backend_prepares(site: Site) -> None:
+    """At depth `ready` a backend is handed a device that torch knows, also where no kernel module registered it."""
+    site.platform("own", body="def register_torch_device(self):\n    type(self).known = True")
+    site.backend(
+        "one", prepare="import hardpoint\nassert hardpoint.current_platform().known, 'torch does not know the device'"
+    )
+    assert hardpoint.current_platform().select_backend(config(), depth="ready").backend == "one"
+
+
+@pytest.mark.torch
+def test_a_bug_in_the_registration_is_the_platforms(site: Site) -> None:
+    """What goes wrong there is not the backend's, which waits for the device."""
+    site.platform("own", body="def register_torch_device(self):\n    raise KeyError('wrong')")
+    site.backend("one")
+    with pytest.raises(KeyError) as caught:
+        hardpoint.current_platform().select_backend(config(), depth="ready")
+    (note,) = caught.value.__notes__
+    assert "platform/own" in note
+
+
+def test_a_platform_that_does_not_say_recommends_spawn() -> None:
+    """Every platform answers how to start workers; the answer of one that says nothing is right everywhere."""
+    assert fake().recommended_start_method() == ("spawn", "fake does not say that a fork can use its devices")

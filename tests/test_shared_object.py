@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hardpoint import load_library
 from hardpoint._shared_object import check_not_truncated
 from hardpoint.errors import EnvironmentFailure
 from tests.native import binary
@@ -53,3 +54,39 @@ def test_a_damaged_file_is_no_crash(file: Path, data: st.DataObject) -> None:
     file.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     with suppress(EnvironmentFailure):
         check_not_truncated(str(file))
+
+
+def test_a_vendors_library_is_loaded(file: Path) -> None:
+    """A whole library is handed out as ctypes has it, with its functions."""
+    whole = file.with_name("libwhole.so")
+    whole.write_bytes(binary("working"))
+    assert load_library(str(whole)).PyInit__ext is not None
+
+
+@pytest.mark.parametrize(
+    ("kept", "code", "said"),
+    [
+        (None, "missing_library", "no such library"),
+        (40, "broken_import", "file too short"),
+        (-4000, "broken_import", "file too short: it has"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_an_environment_failure(
+    file: Path, kept: int | None, code: str, said: str
+) -> None:
+    """A file that is missing, or cut short anywhere, is named with what is wrong; none ends the process."""
+    broken = file.with_name("libbroken.so")
+    broken.unlink(missing_ok=True)
+    if kept is not None:
+        broken.write_bytes(binary("working")[:kept])
+    with pytest.raises(EnvironmentFailure, match=said) as caught:
+        load_library(str(broken))
+    assert str(broken) in str(caught.value)
+    assert caught.value.code == code
+
+
+def test_a_library_that_nobody_has_is_named() -> None:
+    """A bare name is the loader's to look for, and its words are passed on."""
+    with pytest.raises(EnvironmentFailure, match=r"libhardpoint-nowhere\.so\.1: cannot open shared") as caught:
+        load_library("libhardpoint-nowhere.so.1")
+    assert caught.value.code == "missing_library"

@@ -74,8 +74,8 @@ class Engine:
     ) -> None:
         named = settings.platform
         self.platform = hardpoint.current_platform() if named is None else hardpoint.platform(named)
-        self.device = self.platform.device_type
         self.kernels = self.platform.import_kernels()
+        self.device = self.platform.torch_device()
         progress("reading the vocabulary", 0.0)
         checkpoint = Checkpoint(settings.model or default_path())
         self.tokenizer = Tokenizer(checkpoint)
@@ -95,15 +95,21 @@ class Engine:
         num_blocks = settings.num_blocks
         if num_blocks is None:
             num_blocks = -(-_DEFAULT_CACHE_TOKENS // settings.block_size)
-        with self.platform.inference_mode():
-            groups = self._layer_groups(configs, num_blocks)
-            model = LlamaModel.load(
-                checkpoint,
-                dtype=getattr(torch, self.dtype),
-                device=self.device,
-                max_model_len=max_model_len,
-                progress=lambda done: progress("loading the weights", done),
-            )
+        try:
+            with self.platform.inference_mode():
+                groups = self._layer_groups(configs, num_blocks)
+                model = LlamaModel.load(
+                    checkpoint,
+                    dtype=getattr(torch, self.dtype),
+                    device=self.device,
+                    max_model_len=max_model_len,
+                    progress=lambda done: progress("loading the weights", done),
+                )
+        except torch.OutOfMemoryError as error:
+            raise CacheExhaustedError(
+                f"the device does not hold the weights and a cache of {num_blocks} blocks: {error};"
+                " choose fewer --num-blocks"
+            ) from error
         self.scheduler = Scheduler(
             BlockAllocator(num_blocks, settings.block_size),
             max_model_len=max_model_len,

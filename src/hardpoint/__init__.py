@@ -46,27 +46,36 @@ _HOME = {
     "Phase": "_reasons",
     "Platform": "platforms",
     "PlatformSpec": "hookspecs",
+    "Profile": "_profiles",
     "Provenance": "_reasons",
     "Rank": "hookspecs",
     "Reason": "_reasons",
     "ReasonCode": "_reasons",
+    "Recomputation": "_recomputation",
     "Report": "_report",
     "Resolution": "_resolution",
     "Selection": "_selection",
     "Setting": "hookspecs",
+    "Snapshot": "_snapshot",
+    "StartMethod": "_start_method",
     "current_platform": "_process",
     "fingerprint": "_report",
     "hookimpl": "hookspecs",
     "inspect": "_inspection",
+    "list_profiles": "_profiles",
+    "load_library": "_shared_object",
     "log_once": "_log",
     "normalise_gfx": "_capability_names",
     "override_platform": "_process",
     "parse_compute_capability": "_capability_names",
     "platform": "_process",
+    "read_snapshot": "_snapshot",
     "register": "_process",
     "report": "_report",
     "reset": "_process",
     "resolve": "_process",
+    "simulate": "_simulation",
+    "snapshot": "_snapshot",
 }
 _MODULES = ("agreement", "attention", "errors", "hookspecs", "platforms")
 __all__ = [*sorted(_HOME), *_MODULES, "__version__"]  # noqa: PLE0604  # strings all of them; a test pins them
@@ -119,17 +128,26 @@ if TYPE_CHECKING:
     from hardpoint._process import register as register
     from hardpoint._process import reset as reset
     from hardpoint._process import resolve as resolve
+    from hardpoint._profiles import Profile as Profile
+    from hardpoint._profiles import list_profiles as list_profiles
     from hardpoint._reasons import Candidate as Candidate
     from hardpoint._reasons import Outcome as Outcome
     from hardpoint._reasons import Phase as Phase
     from hardpoint._reasons import Provenance as Provenance
     from hardpoint._reasons import Reason as Reason
     from hardpoint._reasons import ReasonCode as ReasonCode
+    from hardpoint._recomputation import Recomputation as Recomputation
     from hardpoint._report import Report as Report
     from hardpoint._report import fingerprint as fingerprint
     from hardpoint._report import report as report
     from hardpoint._resolution import Resolution as Resolution
     from hardpoint._selection import Selection as Selection
+    from hardpoint._shared_object import load_library as load_library
+    from hardpoint._simulation import simulate as simulate
+    from hardpoint._snapshot import Snapshot as Snapshot
+    from hardpoint._snapshot import read_snapshot as read_snapshot
+    from hardpoint._snapshot import snapshot as snapshot
+    from hardpoint._start_method import StartMethod as StartMethod
     from hardpoint.attention import AttentionBackend as AttentionBackend
     from hardpoint.attention import AttentionBatch as AttentionBatch
     from hardpoint.attention import AttentionConfig as AttentionConfig

@@ -146,9 +146,21 @@ def check_spec(
 
 
 def _platform_problems(spec: PlatformSpec) -> list[str]:
-    if any(spec.rank == rank for rank in Rank):
-        return []
-    return [f"rank is {spec.rank!r}; expected one of {', '.join(f'Rank.{rank.name}' for rank in Rank)}"]
+    problems = []
+    if not any(spec.rank == rank for rank in Rank):
+        problems.append(f"rank is {spec.rank!r}; expected one of {', '.join(f'Rank.{rank.name}' for rank in Rank)}")
+    profiles: object = spec.profiles
+    if profiles is not None and not (isinstance(profiles, str) and _is_folder(profiles)):
+        problems.append(f"profiles is {profiles!r}; expected 'package:folder'")
+    return problems
+
+
+def _is_folder(text: str) -> bool:
+    package, _, folder = text.partition(":")
+    # No way out of the package.
+    return all(part.isidentifier() for part in package.split(".")) and all(
+        part not in ("", ".", "..") and "\\" not in part for part in folder.split("/")
+    )
 
 
 def check_detection(answer: object, provenance: Provenance) -> Detection:

@@ -220,6 +220,7 @@ class Evaluator:
         return reasons
 
     def _prepare(self, cls: type[AttentionBackend]) -> list[Reason]:
+        self._of_platform(self.platform.register_torch_device)
         for index, _ in self.asked.devices:
             cls.prepare(self.asked.config, self.platform.device_string(index))
         return []

@@ -40,7 +40,7 @@ def ask_isolated(
     path = [entry for entry in entries if isinstance(entry, str)]
     request = {"key": key, "target": target, "arguments": list(arguments), "path": path, "mark": mark}
     finished = run(
-        [*_interpreter(), "-c", _START],
+        [*interpreter(), "-c", _START],
         described=f"{target} for probe {key!r}",
         timeout_seconds=timeout_seconds,
         stdin=json.dumps(request).encode(),
@@ -88,8 +88,9 @@ def _builtin(described: dict[str, Json]) -> Exception | None:
         return None
     if isinstance(error, ImportError):
         error.name, error.path = described["fields"].get("name"), described["fields"].get("path")
-    elif isinstance(error, OSError):
-        error.filename = described["fields"].get("filename")
+    elif isinstance(error, OSError) and "filename" in described["fields"]:
+        # Even None, once it is set, takes the place of the message.
+        error.filename = described["fields"]["filename"]
     return error
 
 
@@ -99,7 +100,8 @@ def _with_note(error: Exception, text: str) -> Exception:
     return error
 
 
-def _interpreter() -> list[str]:
+def interpreter() -> list[str]:
+    """How to start a child that imports what this process would. Errors: `EnvironmentFailure` in a frozen program."""
     if not sys.executable or getattr(sys, "frozen", False):
         raise EnvironmentFailure("no Python interpreter to isolate a probe with: the program is frozen")
     # -P: not from the working directory. The other flags decide what a child may import, so they are this process's.

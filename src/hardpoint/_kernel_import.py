@@ -89,6 +89,7 @@ class KernelImporter:
             provenance=self.provenance,
             own_modules=own_modules,
             inspecting=self.inspecting,
+            what=name,
         )
 
     def _keep(self, name: str, error: Exception) -> None:

@@ -1,8 +1,10 @@
 """The machine: the only thing through which Hardpoint and its plugins look at the outside world.
 
 `Machine` is the question, `LiveMachine` (`_machine_live.py`) asks this computer, `InMemoryMachine`
-(`_machine_memory.py`) answers from data. Nothing below the command line reads the environment, the file tree, a
-vendor's library or tool in another way, so that what was decided can be replayed and tested anywhere.
+(`_machine_memory.py`) answers from data, a simulated one from the profiles of devices (`_simulation.py`), and
+`RecordedMachine` (`_machine_recorded.py`) as another computer did that a snapshot was taken of. Nothing below the
+command line reads the environment, the file tree, a vendor's library or tool in another way, so that what was decided
+can be replayed and tested anywhere.
 """
 
 from __future__ import annotations
@@ -110,6 +112,10 @@ class Machine(ABC):
     @abstractmethod
     def distribution_version(self, name: str) -> str | None:
         """The version of an installed distribution, from its metadata, under any spelling; None: not installed."""
+
+    def distribution_versions(self, names: Sequence[str]) -> dict[str, str | None]:
+        """The versions of several distributions, by the names given. A live machine looks through its folders once."""
+        return {name: self.distribution_version(name) for name in names}
 
     def distribution_file(self, name: str, relative_path: str) -> str | None:
         """The path of a file of an installed distribution, given as its record of files does (``torch/version.py``).

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hardpoint._machine import Machine, ToolResult, command_line
-from hardpoint._recording import Record, may_record_variable
+from hardpoint._recording import Record, is_secret_name, may_record_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,11 +47,11 @@ class LiveMachine(Machine):
         Variables enter by an allow-list; `owned` adds the names or prefixes that plugins own. Text is not redacted.
         """
         facts = self._record.as_dict()
+        asked = sorted(self._variables.copy().items())
         facts["variables"] = {
-            name: text
-            for name, (_, _, text) in sorted(self._variables.copy().items())
-            if text is not None and may_record_variable(name, owned)
+            name: text for name, (_, _, text) in asked if text is not None and may_record_variable(name, owned)
         }
+        facts["unset_variables"] = [name for name, (_, _, text) in asked if text is None and not is_secret_name(name)]
         return facts
 
     def variables(self, prefix: str = "") -> Mapping[str, str]:
@@ -148,6 +148,16 @@ class LiveMachine(Machine):
 
         return self._noted("distributions", name, lambda: installed_version(name))
 
+    def distribution_versions(self, names: Sequence[str]) -> dict[str, str | None]:
+        from hardpoint._discovery import InstalledVersions
+
+        # Most of what an answer costs is to list the folders.
+        installed = InstalledVersions()
+        found = {name: installed.version(name) for name in names}
+        for name, version in found.items():
+            self._record.note("distributions", name, version)
+        return found
+
     def distribution_file(self, name: str, relative_path: str) -> str | None:
         from hardpoint._discovery_installed import installed_file
 
@@ -165,11 +175,7 @@ class LiveMachine(Machine):
         except OSError as error:
             self._record.note_error("tools", command, error)
             raise
-        self._record.note(
-            "tools",
-            command,
-            {"returncode": result.returncode, "stdout": result.stdout[: 1 << 16], "stderr": result.stderr[: 1 << 12]},
-        )
+        self._record.note_tool(command, result)
         return result
 
     def _run_tool(self, arguments: Sequence[str], command: str, timeout_seconds: float | None) -> ToolResult:

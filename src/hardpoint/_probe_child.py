@@ -23,7 +23,7 @@ def main(request: dict[str, Json]) -> None:
     channel = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    _no_core_file()
+    no_core_file()
     try:
         answer = {"value": ask(request["key"], request["target"], request["arguments"])}
     except Exception as error:  # noqa: BLE001
@@ -61,7 +61,8 @@ def _text(error: Exception) -> str:
         return f"(its text cannot be made: {type(broken).__name__})"
 
 
-def _no_core_file() -> None:
+def no_core_file() -> None:
+    """Let a crash of this process leave nothing on the disk."""
     try:
         import resource
     except ImportError:

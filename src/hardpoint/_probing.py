@@ -16,6 +16,7 @@ from hardpoint.errors import ContractError, EnvironmentFailure, HardpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol
 
 _T = TypeVar("_T")
 
@@ -63,6 +64,50 @@ class Failure(NamedTuple):
         return EnvironmentFailure(self.reason.message, code=self.reason.code, remedy=self.reason.remedy)
 
 
+if TYPE_CHECKING:
+
+    class Watcher(Protocol):
+        """Told whenever a plugin's code begins and ends, so that it is known whose code a process died in."""
+
+        def begin(self, provenance: Provenance, phase: Phase, what: str) -> None:
+            """Before the code runs. Raises `Replayed` to answer in its place."""
+
+        def end(self) -> None:
+            """After it has returned or raised; never after `SystemExit` and the like."""
+
+
+class Replayed(Exception):
+    """What is already known of a step that must not be run again, because it ended the process that ran it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.reason.message)
+        self.failure = failure
+
+
+_watcher: Watcher | None = None
+
+
+def watch(watcher: Watcher | None) -> None:
+    """Set the process's watcher. For the child process of an inspection."""
+    global _watcher  # noqa: PLW0603  # a process is watched as a whole
+    _watcher = watcher
+
+
+def under_watch(action: Callable[[], _T], *, phase: Phase, provenance: Provenance, what: str = "") -> _T:
+    """Run a plugin's code; the watcher, if there is one, is told."""
+    watcher = _watcher
+    if watcher is None:
+        return action()
+    watcher.begin(provenance, phase, what)
+    try:
+        result = action()
+    except Exception:
+        watcher.end()
+        raise
+    watcher.end()
+    return result
+
+
 def attempt(
     action: Callable[[], _T],
     *,
@@ -71,17 +116,22 @@ def attempt(
     own_modules: tuple[str, ...] = (),
     inspecting: bool = False,
     raise_as: Callable[[Failure], HardpointError] | None = None,
+    what: str = "",
 ) -> _T | Failure:
     """Run `action` under the failure rule and return its result, or a `Failure`.
 
     `own_modules` are the modules that the plugin itself promises: one that cannot be found is the plugin's fault, not
     the machine's. `inspecting` records a bug instead of letting it pass. `raise_as` turns a failure into the error of
-    an explicit request or of strict mode, raised from the original.
+    an explicit request or of strict mode, raised from the original. `what` tells several steps of one phase apart.
     """
     try:
-        return action()
+        if _watcher is None:
+            return action()
+        return under_watch(action, phase=phase, provenance=provenance, what=what)
     except Exception as error:
         # A plugin boundary: what is not the machine's fault is raised again below.
+        if isinstance(error, Replayed):
+            return error.failure
         failure = classify(error, phase=phase, own_modules=own_modules)
         if failure is None:
             if not inspecting:
@@ -127,7 +177,7 @@ def classify(error: Exception, *, phase: Phase, own_modules: tuple[str, ...] = (
     if isinstance(error, ImportError):
         return _classify_import(error, phase, own_modules)
     if isinstance(error, OSError):
-        return Failure(Outcome.FAILED, phase, _reason(error, _os_error_code(error)))
+        return Failure(Outcome.FAILED, phase, _reason(error, environment_code(error)))
     return None
 
 
@@ -146,7 +196,8 @@ def _classify_import(error: ImportError, phase: Phase, own_modules: tuple[str, .
     return Failure(Outcome.FAILED, phase, _reason(error, ReasonCode.BROKEN_IMPORT))
 
 
-def _os_error_code(error: OSError) -> ReasonCode:
+def environment_code(error: OSError) -> ReasonCode:
+    """The code of an `OSError` that has none of its own."""
     if isinstance(error, PermissionError) or error.errno in _PERMISSION_ERRNOS:
         return ReasonCode.PERMISSION
     if isinstance(error, TimeoutError):

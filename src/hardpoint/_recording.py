@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hardpoint._machine import Json
+    from hardpoint._machine import Json, ToolResult
 
 MAX_ENTRIES: Final = 4096
 """Questions kept per kind. What comes later is counted, and not kept."""
@@ -20,6 +20,8 @@ MAX_TEXT: Final = 64 * 1024
 
 MAX_TOTAL: Final = 8 * 1024 * 1024
 """Characters kept of all texts together, about."""
+
+_MAX_ERROR_TEXT: Final = 4 * 1024
 
 _PREFIXES: Final = ("HARDPOINT_",)
 _NAMES: Final = frozenset(
@@ -49,10 +51,13 @@ def may_record_variable(name: str, owned: Iterable[str] = ()) -> bool:
 
     A name that sounds like a secret never enters, whoever owns it.
     """
+    return not is_secret_name(name) and (name in _NAMES or name.startswith((*_PREFIXES, *owned)))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable's name sounds like that of a secret."""
     upper = name.upper()
-    if any(word in upper for word in _SECRET):
-        return False
-    return name in _NAMES or name.startswith((*_PREFIXES, *owned))
+    return any(word in upper for word in _SECRET)
 
 
 def plain(value: object) -> Json:
@@ -103,10 +108,21 @@ class Record:
             entry["length"] = len(value)
         self._write(kind, question, entry)
 
+    def note_tool(self, command: str, result: ToolResult) -> None:
+        """Write down what a tool printed; a long text is cut, and says so."""
+        entry: dict[str, Json] = {
+            "returncode": result.returncode,
+            "stdout": result.stdout[:MAX_TEXT],
+            "stderr": result.stderr[:_MAX_ERROR_TEXT],
+        }
+        if result.truncated or (entry["stdout"], entry["stderr"]) != (result.stdout, result.stderr):
+            entry["truncated"] = True
+        self.note("tools", command, entry)
+
     def note_error(self, kind: str, question: str, error: BaseException) -> None:
         """Write down a failure, as text."""
         entry: dict[str, Json] = {"type": type(error).__name__, "message": str(error)[:MAX_TEXT]}
-        for name in ("errno", "code", "remedy"):
+        for name in ("errno", "code", "remedy", "name"):
             value = getattr(error, name, None)
             if isinstance(value, int | str):
                 entry[name] = value if isinstance(value, int) else str(value)

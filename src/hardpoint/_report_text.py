@@ -16,6 +16,11 @@ def as_text(data: Mapping[str, Any]) -> str:
 def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     for bug in data["bugs"]:
         yield f"BUG in {bug['plugin']} ({bug['phase']}): {bug['message']}"
+    for hint in data["hints"]:
+        if hint["severity"] != "bug":
+            yield f"{hint['severity']}: {hint['message']}"
+            if hint["remedy"]:
+                yield f"  -> {hint['remedy']}"
     machine = data["machine"]
     memory = machine["total_memory_bytes"]
     yield f"hardpoint {data['hardpoint']}, report schema {data['schema']}"

@@ -53,3 +53,11 @@ def requirement_reason(text: str, machine: Machine) -> Reason | None:
     return Reason(
         code=ReasonCode.INCOMPATIBLE_DEPENDENCY, message=problem, requested=found, accepted=wanted, remedy=remedy
     )
+
+
+def required_name(text: str) -> str | None:
+    """The name of the distribution that a requirement is about; None where it cannot be read."""
+    try:
+        return _parse(text).name
+    except ContractError:
+        return None

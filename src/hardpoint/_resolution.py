@@ -343,7 +343,9 @@ class _Resolver:
         for item in self.considered:
             if item.loaded.name == platform.name:
                 break
-            if item.candidate is not None and (_is_loss(item.candidate) or item.loaded.name in names):
+            if item.candidate is None or (item.loaded.name not in names and self._is_settled(item, platform)):
+                continue
+            if _is_loss(item.candidate) or item.loaded.name in names:
                 lost.append(item.candidate)
         for candidate in self.out:
             if candidate.name in names:
@@ -353,6 +355,13 @@ class _Resolver:
                 # The rank of a plugin that could not be loaded is unknown; it may well have been the better one.
                 lost.append(candidate)
         return lost
+
+    def _is_settled(self, item: _Considered, platform: Platform) -> bool:
+        """Whether torch's build has settled it between two of one rank: then neither was the better one."""
+        (winner,) = (other for other in self.considered if other.loaded.name == platform.name)
+        if item.candidate is None or self._position(item)[:2] != self._position(winner)[:2]:
+            return False
+        return {reason.code for reason in item.candidate.reasons} <= {ReasonCode.OTHER_BUILD, ReasonCode.MASKED}
 
     def _speak_of_losses(self, platform: Platform, lost: list[Candidate]) -> None:
         for candidate in lost:
@@ -370,7 +379,9 @@ class _Resolver:
                 "no platform plugin is installed: pip install hardpoint-cpu (or a vendor's plugin), or register one "
                 "with hardpoint.register('platform', name, plugin)"
             )
-        lines = "".join(f"\n  {candidate.describe()}{remedies(candidate)}" for candidate in candidates)
+        from hardpoint._table import candidate_table
+
+        lines = "".join(f"\n{line}" for line in candidate_table(candidates, "platform"))
         error: type[ResolutionError] = NoPlatformError
         if self.request.explicit and not self.request.open:
             unknown = all(candidate.outcome is Outcome.NOT_INSTALLED for candidate in candidates)

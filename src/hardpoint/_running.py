@@ -17,7 +17,7 @@ MAX_OUTPUT_BYTES: Final = 4 * 1024 * 1024
 """What is kept of each stream. The rest is read, so that the program goes on, and thrown away."""
 
 _CHUNK_BYTES: Final = 64 * 1024
-_GRACE_SECONDS: Final = 1.0
+GRACE_SECONDS: Final = 1.0
 """How long a killed process may take to end, and an open pipe to close."""
 
 
@@ -44,7 +44,7 @@ def run(
     At the limit, and on any exception such as `KeyboardInterrupt`, it is killed with all that it started, and reaped.
     Errors: `OSError` where it cannot be started; `EnvironmentFailure` ``timed out after 5 s running <described>``.
     """
-    start = _Start(arguments, environment, has_input=stdin is not None)
+    start = Start(arguments, environment, has_input=stdin is not None)
     readers: list[_Reader] = []
     timed_out = gone = False
     try:
@@ -68,7 +68,7 @@ def run(
     return Finished(process.returncode, stdout, stderr)
 
 
-class _Start(threading.Thread):
+class Start(threading.Thread):
     """Starts the program on a thread of its own, so that no signal can come between its birth and our knowing.
 
     An interrupt inside `subprocess.Popen` would leave a process that nobody can name.
@@ -113,7 +113,7 @@ class _Start(threading.Thread):
         return self._process is None or end(self._process)
 
 
-def end(process: subprocess.Popen[bytes], grace_seconds: float = _GRACE_SECONDS) -> bool:
+def end(process: subprocess.Popen[bytes], grace_seconds: float = GRACE_SECONDS) -> bool:
     """Kill a process and its whole group, and reap it. False: it did not end in time (it waits inside the kernel)."""
     try:
         if hasattr(os, "killpg"):
@@ -165,7 +165,11 @@ class _Reader:
         self._thread.start()
 
     def _read(self) -> None:
-        descriptor = self._stream.fileno()
+        # Closed by the thread that reads it: whoever waits may have given up long before.
+        with self._stream:
+            self._read_to_the_end(self._stream.fileno())
+
+    def _read_to_the_end(self, descriptor: int) -> None:
         while True:
             try:
                 chunk = os.read(descriptor, _CHUNK_BYTES)
@@ -185,9 +189,7 @@ class _Reader:
 
         Something that left its session may hold the stream still; then the thread ends when that does.
         """
-        self._thread.join(_GRACE_SECONDS)
-        if not self._thread.is_alive():
-            self._stream.close()
+        self._thread.join(GRACE_SECONDS)
 
     def content(self) -> bytes:
         return b"".join(self._chunks)

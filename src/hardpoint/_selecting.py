@@ -14,12 +14,12 @@ from hardpoint._flight import at_work
 from hardpoint._importing import decided_provisionally
 from hardpoint._names import normalise_name
 from hardpoint._order import arrange
-from hardpoint._probing import Failure, add_note, describe_error
+from hardpoint._probing import Failure, add_note, describe_error, under_watch
 from hardpoint._race import Race, start_race, unknown_names
 from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
-from hardpoint._requests import Request, plain_names, read_request
+from hardpoint._requests import AUTO, Request, plain_names, read_request
 from hardpoint._say import INFO, WARNING, say_once
-from hardpoint._selection import Selection
+from hardpoint._selection import NOTHING_VALID, Selection
 from hardpoint._settings import backend_variable, read_settings, split_names
 from hardpoint.attention import AttentionConfig
 from hardpoint.errors import (
@@ -93,10 +93,19 @@ _VALID, _CHOSEN = Outcome.VALID, Outcome.CHOSEN
 _VARIABLES = {kind: backend_variable(kind) for kind in ("attention", "mla_attention")}
 
 
-def survey_backends(platform: Platform, config: AttentionConfig, *, depth: Depth | str) -> Selection:
+def survey_backends(
+    platform: Platform,
+    config: AttentionConfig,
+    *,
+    depth: Depth | str,
+    requested: str | Sequence[str] | None = None,
+    devices: Sequence[int] | None = None,
+) -> Selection:
     """What a selection would choose, with every candidate evaluated and bugs recorded: for inspection."""
+    variable = backend_variable(config.kind)
     with at_work:
-        return _Selector(platform, config, devices=None, depth=depth, strict=False, inspecting=True).survey()
+        selector = _Selector(platform, config, devices=devices, depth=depth, strict=False, inspecting=True)
+        return selector.survey(_request_of(requested, platform.machine.variable(variable), variable))
 
 
 def valid_backends(
@@ -205,23 +214,28 @@ class _Selector:
         )  # fmt: skip
         return selection
 
-    def survey(self) -> Selection:
-        """Every candidate evaluated, and the first valid one chosen; no error where there is none."""
+    def survey(self, request: Request) -> Selection:
+        """Every candidate evaluated, and the first valid one that may be taken chosen; no error where there is none."""
         if self.platform.attention_note is not None:
-            return self._no_selection(Request())
+            return self._selection(request, (), None, note=self.platform.attention_note)
+        # Also those outside a request that binds: their reasons are what an inspection is made for.
+        order = self._order(request if request.open else Request((*request.names, AUTO), request.source))
         candidates: list[Candidate] = []
         winner: Candidate | None = None
-        for name, item in self._order(Request()):
+        for name, item in order:
             candidate = self._consider(name, item, Request())
-            if winner is None and candidate.outcome is _VALID:
+            if winner is None and candidate.outcome is _VALID and (request.open or name in request.explicit):
                 candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
             candidates.append(candidate)
+        before = len(candidates) if winner is None else candidates.index(winner)
+        lost = any(is_failure(item) or item.name in request.explicit for item in candidates[:before])
         if self.platform_bug is not None:
             candidates.insert(0, self.platform_bug)
         if winner is None:
-            return self._selection(Request(), candidates, None, note="none of the candidates is valid")
-        lost = any(is_failure(item) for item in candidates[: candidates.index(winner)])
-        return self._selection(Request(), candidates, winner, is_fallback=lost)
+            asked = request.explicit if not request.open else ()
+            note = f"nothing that was asked for is valid: {', '.join(asked)}" if asked else NOTHING_VALID
+            return self._selection(request, candidates, None, note=note)
+        return self._selection(request, candidates, winner, is_fallback=lost)
 
     def all_valid(self) -> tuple[list[Candidate], dict[str, Candidate]]:
         if self.platform.attention_note is not None:
@@ -242,7 +256,7 @@ class _Selector:
         """Names in order, each with its loaded plugin, or with the record of what became of it already."""
         priorities = self._priorities()
         self.rank_reasons = {item.name: item.reason for item in priorities}
-        if request.explicit:
+        if request.explicit and not self.inspecting:
             self._refuse_unknown(request, [item.name for item in priorities])
         race = self._race(request)
         found: dict[str, LoadedPlugin | Candidate] = {item.name: item for item in race.out}
@@ -282,7 +296,12 @@ class _Selector:
         )
         provenance = provenance_of(self.platform)
         try:
-            items = _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance)
+            items = under_watch(
+                lambda: _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance),
+                phase=Phase.SUPPORT,
+                provenance=provenance,
+                what="backend_priorities()",
+            )
         except Exception as error:
             # The platform plugin's own code; whatever it raises is its bug.
             if not self.inspecting:
@@ -368,7 +387,9 @@ class _Selector:
         )
 
     def _nothing_left(self, request: Request, candidates: Sequence[Candidate]) -> HardpointError:
-        lines = "".join(f"\n  {candidate.describe()}{remedies(candidate)}" for candidate in candidates)
+        from hardpoint._table import candidate_table
+
+        lines = "".join(f"\n{line}" for line in candidate_table(candidates, "backend"))
         if not candidates:
             lines = (
                 "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa (or another), or "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._reasons import Candidate, Outcome, Provenance
 
 if TYPE_CHECKING:
     from hardpoint._evaluation import Depth
     from hardpoint.attention import AttentionBackend, AttentionConfig
+
+NOTHING_VALID: Final = "none of the candidates is valid"
+"""The note of an inspection's selection without a winner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,21 +51,31 @@ class Selection:
         return load_selected(self)
 
     def explain(self) -> str:
-        """A paragraph and a line for every candidate."""
+        """A paragraph in full sentences, and a table of every candidate with every reason."""
+        import textwrap
+
+        from hardpoint._table import candidate_table
+
+        paragraph = textwrap.fill(self._told(), 100, break_long_words=False, break_on_hyphens=False)
+        return "\n".join([paragraph, *candidate_table(self.candidates, "backend")])
+
+    def _told(self) -> str:
         who = {"argument": "asked for by argument", "automatic": "chosen automatically"}.get(
             self.source, f"asked for by {self.source}"
         )
+        asked = f"It was asked for with {self.config.describe()}."
         if self.backend is None:
-            head = f"{self.kind} on {self.platform}: no selectable backend: {self.note}"
-        else:
-            fallback = ", as a fallback" if self.is_fallback else ""
-            head = f"{self.kind} on {self.platform}: {self.backend}, {who}{fallback} (depth {self.depth})"
-        lines = [head, f"  for {self.config.describe()}"]
-        for item in self.candidates:
-            why = f" [{item.rank_reason}]" if item.rank_reason else ""
-            remedies = "; ".join(dict.fromkeys(reason.remedy for reason in item.reasons if reason.remedy))
-            lines.append(f"  {item.describe()}{why}" + (f" -> {remedies}" if remedies else ""))
-        return "\n".join(lines)
+            return f"{self.kind} on {self.platform}: no selectable backend: {self.note}. {asked}"
+        fallback = ", as a fallback" if self.is_fallback else ""
+        told = [f"{self.kind} on {self.platform}: {self.backend}, {who}{fallback} (depth {self.depth}).", asked]
+        names = [item.name for item in self.candidates]
+        before = self.candidates[: names.index(self.backend)] if self.backend in names else ()
+        if before:
+            listed = "; ".join(_briefly(item) for item in before)
+            told.append(f"{'What stands' if len(before) > 1 else 'The one'} before it cannot be taken: {listed}.")
+        elif len(self.candidates) > 1:
+            told.append(f"It is the best of {len(self.candidates)} candidates.")
+        return " ".join(told)
 
     def as_dict(self) -> dict[str, Any]:  # Any: JSON
         return {
@@ -80,3 +93,12 @@ class Selection:
             "note": self.note,
             "candidates": [item.as_dict() for item in self.candidates],
         }
+
+
+def _briefly(candidate: Candidate) -> str:
+    """``flash_attn, not installed (pip install flash-attn)``."""
+    remedy = next((reason.remedy for reason in candidate.reasons if reason.remedy), None)
+    if remedy is None and candidate.reasons:
+        remedy = candidate.reasons[0].message.partition("\n")[0]
+    words = candidate.outcome.replace("_", " ")
+    return f"{candidate.name}, {words} ({remedy})" if remedy else f"{candidate.name}, {words}"

@@ -1,4 +1,4 @@
-"""A look at a shared object before it is loaded.
+"""A look at a shared object before it is loaded, and the loading of a vendor's own.
 
 The dynamic loader notices a file of a few bytes. One that was cut off further behind, by an interrupted copy, it maps
 all the same, and the first touch of what is missing ends the process with SIGBUS, which nobody can catch.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hardpoint.errors import EnvironmentFailure
+
+if TYPE_CHECKING:
+    import ctypes
 
 _PT_LOAD: Final = 1
 _HEADER_BYTES: Final = 64
@@ -19,6 +22,32 @@ _WORD: Final = struct.calcsize("P")
 # and the size of its entries; in an entry the offset and size of the segment.
 _TABLE_AT, _ENTRY_BYTES_AT, _OFFSET_AT, _SIZE_AT = (32, 54, 8, 32) if _WORD == 8 else (28, 42, 4, 16)
 _ELF_CLASS: Final = 2 if _WORD == 8 else 1
+
+
+def load_library(name: str) -> ctypes.CDLL:
+    """Load a vendor's shared library: by its path, which is looked at first, or by a name that the loader looks for.
+
+    Not isolated: what the library does while it is loaded, it does in this process. Errors: `EnvironmentFailure` with
+    the name and the loader's words; code ``missing_library``, ``permission`` or ``broken_import``.
+    """
+    import ctypes
+
+    from hardpoint._reasons import ReasonCode
+
+    try:
+        if os.path.dirname(name):
+            check_not_truncated(name)
+        return ctypes.CDLL(name)
+    except EnvironmentFailure:
+        raise
+    except FileNotFoundError as error:
+        raise EnvironmentFailure(f"{name}: no such library", code="missing_library") from error
+    except OSError as error:
+        from hardpoint._probing import environment_code
+
+        code = environment_code(error)
+        text = str(error) if name in str(error) else f"{name}: {error}"
+        raise EnvironmentFailure(text, code=ReasonCode.BROKEN_IMPORT if code is ReasonCode.OTHER else code) from error
 
 
 def check_not_truncated(path: str) -> None:
@@ -49,5 +78,5 @@ def check_not_truncated(path: str) -> None:
         raise EnvironmentFailure(
             f"{path}: file too short: it has {file_bytes} bytes and its segments end at {end}; was a copy interrupted?",
             code="broken_import",
-            remedy="install its distribution again",
+            remedy="install again what it came with",
         )

@@ -7,14 +7,18 @@ kinds (a pipeline): only decisions that two ranks both made are compared.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hardpoint.errors import DisagreementError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
 
     from hardpoint._fingerprint import Decision, Fingerprint
+    from hardpoint._reasons import Candidate
+
+    Judged: TypeAlias = tuple[list[Candidate], dict[str, Candidate]]
 
 
 def check_agreement(fingerprints: Mapping[int, Fingerprint] | Sequence[Fingerprint]) -> None:
@@ -52,18 +56,47 @@ def check_agreement(fingerprints: Mapping[int, Fingerprint] | Sequence[Fingerpri
         raise DisagreementError("ranks have decided differently:\n" + "\n".join(problems))
 
 
-def common_choice(valid: Mapping[int, Sequence[str]] | Sequence[Sequence[str]]) -> str:
+def common_choice(
+    valid: Mapping[int, Sequence[str] | Judged] | Sequence[Sequence[str] | Judged],
+) -> str:
     """The best backend that is valid on every rank: fewest steps down each rank's own order in sum, then by name.
 
-    `valid` holds each rank's valid backends, best first, by rank or in rank order. The result does not depend on the
-    order of ranks. Errors: `DisagreementError` where there is none, with each rank's list.
+    `valid` holds, by rank or in rank order, each rank's valid backends, best first: their names, or what
+    `Platform.get_valid_backends` returned there, so that the error can tell each rank's reasons. The result does not
+    depend on the order of ranks. Errors: `DisagreementError` where there is none.
     """
     items = valid.items() if isinstance(valid, Mapping) else enumerate(valid)
-    by_rank: dict[int, list[str]] = {rank: list(names) for rank, names in items}
+    by_rank = {rank: _read(answer) for rank, answer in sorted(items)}
     if not by_rank:
         raise DisagreementError("no rank told what is valid on it")
-    common = set.intersection(*(set(names) for names in by_rank.values()))
+    names = {rank: judged.names for rank, judged in by_rank.items()}
+    common = set.intersection(*(set(found) for found in names.values()))
     if not common:
-        listed = "; ".join(f"rank {rank}: {', '.join(names) or 'none'}" for rank, names in sorted(by_rank.items()))
-        raise DisagreementError(f"no backend is valid on every rank: {listed}")
-    return min(common, key=lambda name: (sum(names.index(name) for names in by_rank.values()), name))
+        raise DisagreementError(_no_common(by_rank))
+    return min(common, key=lambda name: (sum(found.index(name) for found in names.values()), name))
+
+
+class _Answer(NamedTuple):
+    """A rank's valid backends in order, and of the others a sentence each, by name."""
+
+    names: list[str]
+    against: dict[str, str]
+
+
+def _read(answer: Sequence[str] | Judged) -> _Answer:
+    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping):
+        valid, rejected = answer
+        return _Answer([item.name for item in valid], {name: item.describe() for name, item in rejected.items()})
+    return _Answer([str(name) for name in answer], {})
+
+
+def _no_common(by_rank: Mapping[int, _Answer]) -> str:
+    """Each rank's list; then, for each backend that is valid somewhere, on which ranks it is not, and why."""
+    listed = "; ".join(f"rank {rank}: {', '.join(answer.names) or 'none'}" for rank, answer in by_rank.items())
+    lines = [f"no backend is valid on every rank: {listed}"]
+    for name in dict.fromkeys(name for answer in by_rank.values() for name in answer.names):
+        for rank, answer in by_rank.items():
+            if name not in answer.names:
+                why = answer.against.get(name)
+                lines += [] if why is None else [f"  rank {rank}: {why}"]
+    return "\n".join(lines)

@@ -7,6 +7,9 @@
     │   └── NotRecorded                      a replayed or in-memory machine has no answer to that question
     ├── ContractError (ValueError)           a plugin breaks the plugin contract
     ├── DiscoveryError (RuntimeError)        the installed distributions cannot be listed
+    ├── SimulationError (ValueError)         no machine can be put together from what was asked for
+    │   └── UnknownProfileError (LookupError)
+    ├── SnapshotError (ValueError)           a file that is no snapshot, or a damaged or newer one
     ├── SettingsError (ValueError)           a variable or argument has a value that means nothing
     ├── CapabilityError (ValueError)         a capability that cannot be parsed or compared
     ├── ConfigError (ValueError)             an `AttentionConfig` or `AttentionBatch` that contradicts itself
@@ -119,6 +122,32 @@ class ContractError(HardpointError, ValueError):
 
 class DiscoveryError(HardpointError, RuntimeError):
     """The installed distributions cannot be listed at all."""
+
+
+class SimulationError(HardpointError, ValueError):
+    """No machine can be put together from the device profiles that were asked for."""
+
+
+class UnknownProfileError(SimulationError, LookupError):
+    """A device profile that no installed plugin brings. `profile` is the name, `known` those that there are."""
+
+    profile: str
+    known: tuple[str, ...]
+
+    def __init__(self, message: str, *, profile: str, known: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.profile = profile
+        self.known = tuple(known)
+
+
+class SnapshotError(HardpointError, ValueError):
+    """A file that cannot be read as a snapshot. `path` is the file; None: it came from elsewhere."""
+
+    path: str | None
+
+    def __init__(self, message: str, *, path: str | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class SettingsError(HardpointError, ValueError):

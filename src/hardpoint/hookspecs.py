@@ -75,7 +75,8 @@ class PlatformSpec(NamedTuple):
 
     `api` is the contract version it was written for; `target` the lazy ``"package.module:Class"``; `replaces` the name
     of the distribution whose plugin of the same name this one supersedes; `profiles` a resource folder
-    ``"package:folder"`` with device profiles.
+    ``"package:folder"`` with device profiles for `hardpoint.simulate`: JSON files in the format of
+    `hardpoint._profile_format`. The package is not imported to read them.
     """
 
     target: str

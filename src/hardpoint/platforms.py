@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hardpoint._reasons import Candidate, Provenance
     from hardpoint._selection import Selection
     from hardpoint._settings import Settings
+    from hardpoint._start_method import StartMethod
     from hardpoint.attention import AttentionConfig
     from hardpoint.hookspecs import Device
 
@@ -148,8 +149,16 @@ class Platform(ABC):
         """*Final.* How the visibility mask names the logical device; None where no mask is set."""
         return self.device(index).visible_id
 
+    def register_torch_device(self) -> None:
+        """*Optional.* Make torch know `device_type` where it does not by itself: PrivateUse1, under a vendor's name.
+
+        Called before anything here hands `device_type` to torch, and before a backend's `prepare`. Imports torch; may
+        be called often, in any thread; does not initialise the device. Errors: `EnvironmentFailure`.
+        """
+
     def _device_module(self) -> ModuleType:
         """The torch module for the device type (``torch.cuda``). Imports torch."""
+        self.register_torch_device()
         import torch
 
         module: ModuleType = torch.get_device_module(self.device_type)
@@ -312,6 +321,15 @@ class Platform(ABC):
     def verify_quantization(self, quantization: str) -> None:
         """*Optional.* Raise `ValueError` for a quantisation method that cannot run here."""
 
+    def recommended_start_method(self) -> StartMethod:
+        """*Optional.* How an engine should start its workers from here, now. Asks anew each time; initialises nothing.
+
+        By default ``spawn``, which is right everywhere.
+        """
+        from hardpoint._start_method import StartMethod
+
+        return StartMethod("spawn", f"{self.name} does not say that a fork can use its devices")
+
     def supports_graph_capture(self) -> bool:
         """*Optional.* Whether a step can be captured once and replayed."""
         return False
@@ -350,8 +368,9 @@ class Platform(ABC):
         return self.device_type if self.device_type == "cpu" else f"{self.device_type}:{index}"
 
     def torch_device(self, index: int = 0) -> torch.device:
-        """*Final.* ``torch.device`` of a logical device. Imports torch; initialises nothing."""
+        """*Final.* ``torch.device`` of a logical device, which torch then knows. Imports torch; initialises nothing."""
         name = self.device_string(index)
+        self.register_torch_device()
         import torch
 
         return torch.device(name)

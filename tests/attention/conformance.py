@@ -23,6 +23,7 @@ from hardpoint.attention import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from hardpoint import DeviceCapability
     from hardpoint.attention import (
         AttentionBackend,
         AttentionLayer,
@@ -292,6 +293,7 @@ class Conformance:
 
     backend: ClassVar[type[AttentionBackend]]
     support: ClassVar[AttentionSupport]
+    capability: ClassVar[DeviceCapability | None] = None
     base: ClassVar[dict[str, Any]] = {"head_size": 16, "num_heads": 4, "num_kv_heads": 2, "block_size": 4}
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
     cases: ClassVar[Mapping[str, Case]] = FEATURES
@@ -312,7 +314,10 @@ class Conformance:
     def config(self, **options: Any) -> AttentionConfig:
         """The base with these options; skips the test where the backend refuses that."""
         config = AttentionConfig(**{**self.base, **options})
-        reasons = [*self.support.reasons(None, config), *self.backend.validate_configuration(None, config)]
+        reasons = [
+            *self.support.reasons(self.capability, config),
+            *self.backend.validate_configuration(self.capability, config),
+        ]
         if reasons:
             pytest.skip("; ".join(map(str, reasons)))
         return config

@@ -95,7 +95,9 @@ def test_importing_as_another_system(system: str) -> None:
     """What is decided when a module is imported does not fail where `sys.platform` says something else."""
     code = (
         f"import sys, os, threading, logging, subprocess, tempfile, json, typing, dataclasses, inspect, traceback\n"
-        f"import pluggy, importlib.metadata\nsys.platform = {system!r}\n"
+        # What the command line needs decides by itself where it is.
+        f"import pluggy, importlib.metadata, click, click.shell_completion, rich.console, rich.table, rich.padding\n"
+        f"sys.platform = {system!r}\n"
         "import pkgutil, hardpoint\n"
         "for module in pkgutil.walk_packages(hardpoint.__path__, 'hardpoint.'):\n"
         "    __import__(module.name)\n"

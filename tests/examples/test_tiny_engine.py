@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
 PROMPTS = ("the cat", "a much longer prompt, which takes several chunks", "x", "the the the the")
 
 
-def make(model: Path, **settings: int | str | None) -> Engine:
+def make(model: Path, **settings: int | str | tuple[str, ...] | None) -> Engine:
     """An engine in float32."""
     from examples.tiny_engine.engine import Engine
     from examples.tiny_engine.interface import EngineSettings
@@ -121,3 +121,14 @@ def test_a_finished_requests_logits_are_not_computed(model: Path) -> None:
     while engine.scheduler.unfinished:
         engine.step()
     assert shapes == [(0, 0), (0, 0), (1, 1), (1, 1)]
+
+
+@pytest.mark.long
+@pytest.mark.compiler
+@pytest.mark.parametrize("settings", [{"block_size": 16}, {"block_size": 16, "max_step_tokens": 9}], ids=str)
+def test_every_backend_that_runs_here_writes_the_same(settings: dict[str, int], model: Path) -> None:
+    """Greedy text does not depend on who attends."""
+    written = {
+        backend: texts(make(model, backend=(backend,), **settings)) for backend in ("torch_sdpa", "flex_attention")
+    }
+    assert written["flex_attention"] == written["torch_sdpa"]

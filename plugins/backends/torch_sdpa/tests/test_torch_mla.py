@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ class TestTorchMla(Conformance):
     backend = TorchMlaBackend
     support = SUPPORT
     dtypes = ("float32", "float64", "bfloat16", "float16")
-    base = {
+    base: ClassVar[dict[str, Any]] = {
         "kind": "mla_attention",
         "head_size": 32,
         "kv_lora_rank": 24,
@@ -48,7 +48,7 @@ class TestTorchMla(Conformance):
         "num_heads": 4,
         "block_size": 4,
     }
-    cases = {name: case for name, case in FEATURES.items() if "v_head_size" not in case.config}
+    cases: ClassVar = {name: case for name, case in FEATURES.items() if "v_head_size" not in case.config}
 
 
 @pytest.mark.parametrize("cache", ["float64", "float32", "bfloat16", "fp8", "fp8_e5m2", "float8_e4m3fnuz", "int8"])
@@ -85,7 +85,7 @@ def test_prefill_partials_merge_with_the_latents_decode() -> None:
     whole = Step.random(TorchMlaBackend, config, [6], [6])
     assert whole.key is not None
     wanted, _ = whole.forward()
-    parts = []
+    parts: list[torch.Tensor] = []
     for rows in (slice(0, 2), slice(2, 6)):
         step = Step.random(TorchMlaBackend, config, [6], [rows.stop - rows.start], kv_lens=[rows.stop - rows.start])
         step.query, step.key = whole.query, whole.key[rows]

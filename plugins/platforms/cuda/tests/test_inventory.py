@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hardpoint import EnvironmentFailure, InMemoryMachine
 from hardpoint.hookspecs import DetectionStatus
 from hardpoint_cuda._features import capability_of, sm_count_of
-from hardpoint_cuda._inventory import NVML, normalise_pci, read_inventory
+from hardpoint_cuda._inventory import NVML, read_inventory
 from hardpoint_cuda.plugin import plugin
 
 if TYPE_CHECKING:
@@ -58,25 +58,6 @@ def test_odd_numbers_are_unknown(probed: Callable[..., Any], card: Callable[...,
     (gpu,) = read_inventory(probed([odd]), NVML).gpus
     assert (gpu.memory_bytes, gpu.version, gpu.sm_count, gpu.uuid, gpu.pci_bus_id) == (None,) * 5
     assert (gpu.number, gpu.name) == (0, "NVIDIA device of unknown name")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("00000000:65:00.0", "0000:65:00.0"),
-        ("0000:65:00.0", "0000:65:00.0"),
-        ("00010000:0A:1F.0", "10000:0a:1f.0"),
-        ("65:00.0", "0000:65:00.0"),
-        ("0000:65:00", "0000:65:00.0"),
-        ("", None),
-        (None, None),
-        ("[N/A]", None),
-        ("0000:65", None),
-    ],
-)
-def test_addresses(text: str | None, expected: str | None) -> None:
-    """PCI addresses are written as sysfs writes them."""
-    assert normalise_pci(text) == expected
 
 
 @pytest.mark.parametrize(

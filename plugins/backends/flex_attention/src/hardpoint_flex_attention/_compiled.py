@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+import warnings
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -13,11 +14,32 @@ from hardpoint.errors import EnvironmentFailure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.nn.attention.flex_attention import FlexKernelOptions
+
     from hardpoint_flex_attention._family import Family, Inputs
 
-_known: dict[Family, Callable[..., Any]] = {}
+
+class Compiled(NamedTuple):
+    """What `torch.compile` returned, and the code that it compiled."""
+
+    function: Callable[..., Any]  # Any: torch's compiled functions are untyped
+    code: CodeType
+
+    def is_there(self) -> bool:
+        """Whether the compilation still is: `torch._dynamo.reset()`, which engines and tests call, forgets all of them.
+
+        torch would compile anew from the step at hand, whose sizes say nothing about what is constant.
+        """
+        from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+        return bool(_debug_get_cache_entry_list(self.code))
+
+
+_known: dict[Family, Compiled] = {}
 _lock = threading.Lock()
-_REMEDY = "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
+_REMEDY = (
+    "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
+)
 
 
 def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -26,33 +48,42 @@ def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | N
     Compiles at the first call for the family. Errors: `EnvironmentFailure` with code ``compiler`` or ``permission``
     where that cannot be done on this machine.
     """
-    function = _known.get(family)
+    found = _known.get(family)
     # Warm-ups are no place for the caller's modes: either would compile anew.
     with torch.inference_mode(mode=False), torch.no_grad():
-        if function is None:
-            function = _compile(family, inputs.query.device)
-        return _guarded(function, inputs)
+        if found is None or not found.is_there():
+            found = _compile(family, inputs.query.device)
+        return _guarded(found.function, *inputs)  # type: ignore[no-any-return]  # as `_function` says
 
 
-def _compile(family: Family, device: torch.device) -> Callable[..., Any]:  # Any: torch's compiled functions are untyped
+def _compile(family: Family, device: torch.device) -> Compiled:
     with _lock:
-        if family not in _known:
-            function: Callable[..., Any] = torch.compile(_new_function(family), dynamic=True, fullgraph=True)
-            _guarded(function, family.smallest(device))
-            _known[family] = function
-        return _known[family]
+        found = _known.get(family)
+        if found is None or not found.is_there():
+            with warnings.catch_warnings():
+                # The compiler's own deprecations; where warnings are errors, nothing would compile.
+                warnings.simplefilter("ignore")
+                function = _new_function(family)
+                found = Compiled(_guarded(_compiler, function), function.__code__)
+                _guarded(found.function, *family.smallest(device))
+            _known[family] = found
+        return found
 
 
-def _guarded(function: Callable[..., Any], inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | None]:  # Any: as above
+def _compiler(function: FunctionType) -> Callable[..., Any]:  # Any: torch's compiled functions are untyped
+    compiled: Callable[..., Any] = torch.compile(function, dynamic=True, fullgraph=True)
+    return compiled
+
+
+def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401  # Any: as above
     try:
-        out, lse = function(*inputs)
+        return function(*arguments)
     except Exception as error:
         # The compiler's boundary: torch wraps whatever happened there in errors of its own.
         failure = _as_failure(error)
         if failure is None:
             raise
         raise failure from error
-    return out, lse
 
 
 def _as_failure(error: Exception) -> EnvironmentFailure | None:
@@ -80,7 +111,7 @@ def _as_failure(error: Exception) -> EnvironmentFailure | None:
     )
 
 
-def _new_function(family: Family) -> Callable[..., Any]:  # Any: as above
+def _new_function(family: Family) -> FunctionType:
     """The function to compile, with a code object of its own: torch counts recompilations by code object."""
     function = _function(family)
     code = function.__code__.replace(co_name=f"flex_attention_{len(_known)}")
@@ -92,7 +123,7 @@ def _function(family: Family) -> FunctionType:
 
     block, group, rows = family.block, family.group_size, family.rows
     with_lse, capped, alibi = family.with_lse, family.capped, family.alibi
-    options: dict[str, Any] = {}  # Any: torch's kernel options
+    options: FlexKernelOptions = {}
     if family.device_type != "cpu":
         # The tiles must divide the blocks, and grouped heads are rows already.
         options = {"BACKEND": "TRITON", "BLOCK_M": rows & -rows, "BLOCK_N": min(64, block & -block)}
@@ -122,7 +153,10 @@ def _function(family: Family) -> FunctionType:
             return base[tiles[0, tile] + key_index // block] + key_index % block
 
         def seen(
-            tile: torch.Tensor, head: torch.Tensor, query_index: torch.Tensor, key_index: torch.Tensor
+            tile: torch.Tensor,
+            head: torch.Tensor,  # noqa: ARG001  # torch's signature
+            query_index: torch.Tensor,
+            key_index: torch.Tensor,
         ) -> torch.Tensor:
             here, there = tiles[1, tile] + query_index // group, position(tile, key_index)
             return (there <= here + tiles[2, tile]) & (there > here - tiles[3, tile]) & (there < tiles[4, tile])

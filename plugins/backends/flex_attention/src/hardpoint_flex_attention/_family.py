@@ -181,4 +181,4 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     """
     alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     shape, strides = tensor.shape, tensor.stride()
-    return alias.set_(tensor.untyped_storage(), tensor.storage_offset(), shape, strides)  # type: ignore[call-overload,no-any-return]  # torch's annotations know one of its four forms
+    return alias.set_(tensor.untyped_storage(), tensor.storage_offset(), shape, strides)

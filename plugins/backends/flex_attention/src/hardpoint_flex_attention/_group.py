@@ -46,15 +46,19 @@ class Group:
         self._plan, self._shares = plan, shares
         size, window = family.tokens, plan.config.sliding_window
         device = plan.device
-        sequence, rows, valid, firsts, counts = [], [], [], [], []
+        sequence: list[int] = []
+        rows: list[int] = []
+        valid: list[int] = []
+        firsts: list[int] = []
+        counts: list[int] = []
         for index, share in enumerate(shares):
             for start in range(share.first, share.end, size):
-                count = min(size, share.end - start)
+                taken = min(size, share.end - start)
                 sequence.append(index)
                 firsts.append(share.position + start - share.first)
-                counts.append(count)
-                valid += range(len(rows), len(rows) + count)
-                rows += [*range(start, start + count), *[start] * (size - count)]
+                counts.append(taken)
+                valid += range(len(rows), len(rows) + taken)
+                rows += [*range(start, start + taken), *[start] * (size - taken)]
         if len(sequence) == 1:
             # One tile would be compiled in as one.
             sequence, firsts, counts, rows = sequence * 2, firsts * 2, counts * 2, rows * 2
@@ -162,7 +166,9 @@ class Group:
         begins: torch.Tensor,
         base: torch.Tensor,
     ) -> Where:
-        """`origin` is the position at which a sequence's first block begins; `number` gives a block's own number, of
+        """Which blocks each tile sees in part and in full.
+
+        `origin` is the position at which a sequence's first block begins; `number` gives a block's own number, of
         `num_blocks`; `begins` says per tile where its part of `base` does.
         """
         block, sequence = self.family.block, self._sequence

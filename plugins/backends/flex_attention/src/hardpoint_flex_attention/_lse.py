@@ -30,10 +30,10 @@ def logsumexp(
         there = torch.arange(share.low, share.num_keys, device=query.device)
         step = max(1, _CHUNK_ELEMENTS // (config.num_heads * len(there)))
         for first in range(share.first, share.end, step):
-            rows = query[first : min(first + step, share.end)].float().unflatten(1, by_group)
+            rows = torch.unflatten(query[first : min(first + step, share.end)].float(), 1, by_group)
             # (kv heads, rows x group, keys)
             logits = rows.transpose(0, 1).flatten(1, 2) @ own * layer.scale
-            logits = logits.unflatten(1, (len(rows), config.group_size)).permute(1, 0, 2, 3).flatten(1, 2)
+            logits = torch.unflatten(logits, 1, (len(rows), config.group_size)).permute(1, 0, 2, 3).flatten(1, 2)
             if config.soft_cap is not None:
                 logits = config.soft_cap * torch.tanh(logits / config.soft_cap)
             here = share.position + torch.arange(first, first + len(rows), device=query.device) - share.first

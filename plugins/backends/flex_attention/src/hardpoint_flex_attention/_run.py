@@ -47,10 +47,12 @@ def run_group(
         )
         out, lse = call(family, inputs)
     count = family.tokens * family.group_size
-    found = out[:, :, :count].unflatten(2, shape[1:2] + shape[3:]).transpose(1, 2).flatten(0, 1).flatten(1, 2)
+    found = torch.unflatten(out[:, :, :count], 2, shape[1:2] + shape[3:]).transpose(1, 2).flatten(0, 1).flatten(1, 2)
     found_lse = None
     if lse is not None:
-        found_lse = lse[:, :, :count].unflatten(2, shape[1:2] + shape[3:]).transpose(1, 2).flatten(0, 1).flatten(1, 2)
+        found_lse = (
+            torch.unflatten(lse[:, :, :count], 2, shape[1:2] + shape[3:]).transpose(1, 2).flatten(0, 1).flatten(1, 2)
+        )
     if group.valid is None:
         return found, found_lse
     return found[group.valid], None if found_lse is None else found_lse[group.valid]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TorchMlaLayer(TorchSdpaLayer):
-    """Built by `TorchMlaBackend.create_layer`. The latent is gathered once and handed to the kernel as key and value."""
+    """Built by `TorchMlaBackend.create_layer`. A latent is gathered once, and is key and value to the kernel."""
 
     def _with_heads(
         self, key: torch.Tensor | None, value: torch.Tensor | None, kv_cache: Sequence[torch.Tensor] | None

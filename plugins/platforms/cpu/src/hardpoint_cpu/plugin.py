@@ -25,7 +25,9 @@ class CpuPlugin:
     @hookimpl
     def hardpoint_platform(self) -> PlatformSpec:
         """Describe the platform; it owns no settings."""
-        return PlatformSpec(api=(1, 0), target="hardpoint_cpu.platform:CpuPlatform", rank=Rank.CPU)
+        return PlatformSpec(
+            api=(1, 0), target="hardpoint_cpu.platform:CpuPlatform", rank=Rank.CPU, profiles="hardpoint_cpu:profiles"
+        )
 
     @hookimpl
     def hardpoint_detect(self, machine: Machine) -> Detection:

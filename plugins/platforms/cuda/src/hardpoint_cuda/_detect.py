@@ -6,12 +6,15 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from hardpoint import Reason, ReasonCode, log_once
+from hardpoint._pci import numa_node
+from hardpoint._torch_build import read_torch_build
+from hardpoint.errors import NotRecorded
 from hardpoint.hookspecs import Detection, Device
 from hardpoint_cuda import _mask
 from hardpoint_cuda._features import capability_of
-from hardpoint_cuda._inventory import DRIVER, NVML, Gpu, Instance, Inventory, read_inventory
+from hardpoint_cuda._inventory import DRIVER, NVML, TORCH, Gpu, Instance, Inventory, read_inventory
 from hardpoint_cuda._order import PROBE, TARGET, cuda_order
-from hardpoint_cuda._torch_build import judge, read_torch_build
+from hardpoint_cuda._torch_build import judge
 from hardpoint_cuda._traces import TEGRA, WSL
 
 if TYPE_CHECKING:
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
     from hardpoint import Machine
 
 _log = logging.getLogger("hardpoint")
+
+_NOT_ASKED = (ReasonCode.MISSING_LIBRARY, ReasonCode.BROKEN_IMPORT)
+"""The driver's library could not be loaded. Where it could, torch would hear the same from it."""
+
+_TORCH_SECONDS = 60.0
+"""Importing torch from a cold disk alone takes longer than a probe usually may."""
 
 
 class _Unit(NamedTuple):
@@ -30,7 +39,7 @@ class _Unit(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """An inventory, or the reasons why there is none; `is_masked`: the driver has applied the mask already."""
+    """An inventory, or the reasons why there is none; `is_masked`: whoever was asked has applied the mask already."""
 
     inventory: Inventory | None
     reasons: tuple[Reason, ...] = ()
@@ -38,7 +47,7 @@ class _Found(NamedTuple):
 
 
 def detect(machine: Machine, traces: Sequence[str]) -> Detection:
-    """Ask NVML, else the driver in a child process. Neither creates a context.
+    """Ask NVML, else the driver in a child process, else torch in one. No context is created in this process.
 
     A mask that leaves nothing whatever there is, is answered without asking anybody. A device's properties:
     `sm_count`, `integrated` (it shares the machine's memory), `mig_parent` (the whole device's id, where the device is
@@ -49,8 +58,7 @@ def detect(machine: Machine, traces: Sequence[str]) -> Detection:
         return Detection.unusable(_masked(mask, mask.fault))
     inventory, failures, is_masked = _take_inventory(machine, mask, traces)
     if inventory is None:
-        # WSL has the door to the host's graphics card whatever that is.
-        if set(traces) == {WSL} and all(reason.code is ReasonCode.MISSING_LIBRARY for reason in failures):
+        if _is_foreign_wsl(failures, traces):
             return Detection.absent("WSL without NVIDIA's driver", *failures)
         return Detection.unusable(*failures)
     if not inventory.gpus:
@@ -89,13 +97,41 @@ def _take_inventory(machine: Machine, mask: _mask.Mask, traces: Sequence[str]) -
     try:
         inventory = read_inventory(machine.probe(key, TARGET, arguments=(keep_mask,), isolated=True), DRIVER)
     except (ImportError, OSError) as error:
-        return _Found(None, (reason, _reason(error)))
+        failures = (reason, _reason(error))
+        if failures[1].code in _NOT_ASKED:
+            return _ask_torch(machine, failures, traces)
+        return _Found(None, failures)
     if not inventory.gpus:
         return _Found(None, (reason, Reason(code=ReasonCode.NO_DEVICE, message=f"{DRIVER} counts no device")))
     if reason.code not in (ReasonCode.MISSING_LIBRARY, ReasonCode.MISSING_DEPENDENCY, ReasonCode.NO_DEVICE):
         log_once(_log, logging.WARNING, "%s; devices are taken from %s", reason.message, DRIVER)
     note = Reason(code=reason.code, message=f"no NVML: {reason.message}", remedy=reason.remedy)
     return _Found(inventory, (note,), keep_mask)
+
+
+def _ask_torch(machine: Machine, failures: tuple[Reason, ...], traces: Sequence[str]) -> _Found:
+    """The last resort: seconds, so only where a torch for CUDA stands beside traces of NVIDIA's own."""
+    if _is_foreign_wsl(failures, traces) or read_torch_build(machine).runtime != "cuda":
+        return _Found(None, failures)
+    try:
+        answer = machine.probe(
+            "cuda.torch", "hardpoint_cuda._torch_probe:read_devices", isolated=True, timeout_seconds=_TORCH_SECONDS
+        )
+        inventory = read_inventory(answer, TORCH)
+    except NotRecorded:
+        return _Found(None, failures)
+    except (ImportError, OSError) as error:
+        return _Found(None, (*failures, _reason(error)))
+    if not inventory.gpus:
+        return _Found(None, (*failures, Reason(code=ReasonCode.NO_DEVICE, message=f"{TORCH} counts no device")))
+    told = "; ".join(reason.message for reason in failures)
+    log_once(_log, logging.WARNING, "%s; devices are taken from %s", told, TORCH)
+    return _Found(inventory, failures, is_masked=True)
+
+
+def _is_foreign_wsl(failures: Sequence[Reason], traces: Sequence[str]) -> bool:
+    """Whether all there is, is WSL's door to the host's graphics card, which may be anybody's."""
+    return set(traces) == {WSL} and all(reason.code is ReasonCode.MISSING_LIBRARY for reason in failures)
 
 
 def _visible(
@@ -167,7 +203,7 @@ def _device(machine: Machine, index: int, unit: _Unit, visible_id: str | None, i
         uuid=gpu.uuid if instance is None else instance.uuid or instance.alias,
         pci_bus_id=gpu.pci_bus_id,
         total_memory_bytes=memory,
-        numa_node=_numa_node(machine, gpu.pci_bus_id),
+        numa_node=numa_node(machine, gpu.pci_bus_id),
         properties={
             "sm_count": gpu.sm_count if instance is None else instance.sm_count,
             "integrated": gpu.unified_memory,
@@ -176,18 +212,6 @@ def _device(machine: Machine, index: int, unit: _Unit, visible_id: str | None, i
             "cuda": None if inventory.cuda_version is None else ".".join(map(str, inventory.cuda_version)),
         },
     )
-
-
-def _numa_node(machine: Machine, address: str | None) -> int | None:
-    """From the kernel: what NVML calls a device's node is the one that its own memory forms, where it does."""
-    if address is None:
-        return None
-    try:
-        text = machine.read_text(f"/sys/bus/pci/devices/{address}/numa_node", limit=64).strip()
-    except OSError:
-        return None
-    # -1 where the firmware does not say.
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _masked(mask: _mask.Mask, fault: str | None, *, leaves_some: bool = False) -> Reason:

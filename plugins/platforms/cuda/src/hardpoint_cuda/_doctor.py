@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hardpoint._torch_build import read_torch_build
 from hardpoint.hookspecs import ReportSection
 from hardpoint_cuda import _mask, _order
 from hardpoint_cuda._detect import detect
-from hardpoint_cuda._torch_build import read_torch_build
 from hardpoint_cuda._traces import find_traces, is_wsl
 
 if TYPE_CHECKING:
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 def report(machine: Machine) -> tuple[ReportSection, ...]:
     """What speaks for such hardware, what torch is built for, the mask, the devices, and all reasons and notes."""
     traces = find_traces(machine)
-    build = read_torch_build(machine)
     lines = [
         ("traces", ", ".join(traces) or "none"),
-        ("torch", _describe(build.installed, build.runtime, build.version)),
+        ("torch", str(read_torch_build(machine))),
         *((name, repr(machine.variable(name))) for name in (_mask.VARIABLE, _order.VARIABLE)),
     ]
     if is_wsl(machine):
@@ -33,12 +32,6 @@ def report(machine: Machine) -> tuple[ReportSection, ...]:
         for label, items in (("reason", detection.reasons), ("note", detection.notes)):
             lines += ((label, f"{item.message} ({item.remedy})" if item.remedy else item.message) for item in items)
     return (ReportSection(title="CUDA", lines=tuple(lines)),)
-
-
-def _describe(installed: str | None, runtime: str | None, version: str | None) -> str:
-    if installed is None:
-        return "not installed"
-    return f"{installed}, built for {runtime or 'what its files do not say'}{f' {version}' if version else ''}"
 
 
 def _line(device: Device) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hardpoint import Reason, ReasonCode
+from hardpoint._pci import normalise_pci
 from hardpoint.errors import EnvironmentFailure
 from hardpoint_cuda._features import sm_count_of
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 NVML: Final = "NVML"
 DRIVER: Final = "the CUDA driver"
-
-_PCI: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?\Z", re.ASCII)
+TORCH: Final = "torch"
 
 
 class Instance(NamedTuple):
@@ -76,15 +75,6 @@ def read_inventory(answer: Json, source: str) -> Inventory:
         driver_version=_text(answer.get("driver_version")),
         cuda_version=_pair(answer.get("cuda_version")),
     )
-
-
-def normalise_pci(text: str | None) -> str | None:
-    """``00000000:65:00.0`` as sysfs writes it, ``0000:65:00.0``; None for what is no PCI address."""
-    found = _PCI.match(text.strip().lower()) if text else None
-    if found is None:
-        return None
-    domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
 
 
 def _gpu(item: dict[str, Json], place: int) -> Gpu:

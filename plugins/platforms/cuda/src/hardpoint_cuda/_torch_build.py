@@ -1,45 +1,14 @@
-"""How torch was built, read from its files: importing it takes seconds, and nobody knows yet whether it is needed."""
+"""Whether the torch that is installed can drive NVIDIA devices."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from hardpoint import Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from hardpoint import Machine
-
-_LINE: Final = re.compile(r"""^(cuda|hip|xpu)\s*(?::[^=\n]*)?=\s*(?:None|['"]([^'"\n]*)['"])""", re.MULTILINE)
-_RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel's XPU"}
-
-
-class TorchBuild(NamedTuple):
-    """`runtime` is ``cuda``, ``hip``, ``xpu`` or ``cpu``, or None where its files do not say; `version` that runtime's.
-
-    `installed` is the distribution's version; None: it is not installed.
-    """
-
-    installed: str | None
-    runtime: str | None
-    version: str | None = None
-
-
-def read_torch_build(machine: Machine) -> TorchBuild:
-    """Read ``torch/version.py``, which every build of torch writes."""
-    installed = machine.distribution_version("torch")
-    if installed is None:
-        return TorchBuild(None, None)
-    path = machine.distribution_file("torch", "torch/version.py")
-    try:
-        text = "" if path is None else machine.read_text(path)
-    except OSError:
-        text = ""
-    values = {found[1]: found[2] for found in _LINE.finditer(text)}
-    for runtime in _RUNTIMES:
-        if values.get(runtime):
-            return TorchBuild(installed, runtime, values[runtime])
-    return TorchBuild(installed, "cpu" if "cuda" in values else None)
+    from hardpoint._torch_build import TorchBuild
 
 
 def judge(build: TorchBuild, cuda_version: tuple[int, int] | None) -> tuple[Reason | None, Reason | None]:
@@ -51,11 +20,10 @@ def judge(build: TorchBuild, cuda_version: tuple[int, int] | None) -> tuple[Reas
         note = f"torch {build.installed} does not say in its files what it was built for"
         return None, Reason(code=ReasonCode.OTHER, message=note)
     if build.runtime != "cuda":
-        what = "the CPU only" if build.runtime == "cpu" else f"{_RUNTIMES[build.runtime]} {build.version}"
         return (
             Reason(
                 code=ReasonCode.OTHER_BUILD,
-                message=f"torch {build.installed} is built for {what}, not for CUDA",
+                message=f"torch {build.installed} is built for {build.target}, not for CUDA",
                 requested=build.runtime,
                 accepted="a build of torch for CUDA",
                 remedy=_wheel(cuda_version),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from hardpoint import DeviceCapability
     from hardpoint._machine import Json
+    from hardpoint._start_method import StartMethod
     from hardpoint.attention import AttentionConfig
-    from hardpoint_cuda._start_method import StartMethod
 
 _PINS_SINCE: Final = (4, 19, 121)
 
@@ -149,16 +149,9 @@ class CudaPlatform(Platform):
 
     def get_device_cpu_affinity(self, index: int = 0) -> frozenset[int] | None:
         """The CPUs nearest to the device that this process may use; None: the kernel does not say, or none is."""
-        address = self.device(index).pci_bus_id
-        if address is None:
-            return None
-        try:
-            text = self.machine.read_text(f"/sys/bus/pci/devices/{address}/local_cpulist", limit=4096)
-        except OSError:
-            return None
-        near = _parse_cpu_list(text)
-        usable = self.machine.cpu_affinity()
-        return (near if usable is None else near & usable) or None
+        from hardpoint._pci import nearby_cpus
+
+        return nearby_cpus(self.machine, self.device(index).pci_bus_id)
 
     def are_peers(self, index: int, other: int) -> bool | None:
         """Whether two devices read and write each other's memory directly, as NVML says; None: unknown."""
@@ -177,13 +170,3 @@ class CudaPlatform(Platform):
         answer = self._ask_nvml(f"cuda.peers.{one.uuid}.{two.uuid}", "read_peers", one.uuid, two.uuid)
         found = answer.get(what) if isinstance(answer, dict) else None
         return found if isinstance(found, bool) else None
-
-
-def _parse_cpu_list(text: str) -> frozenset[int]:
-    """``0-3,8`` as the kernel writes it. What is malformed counts for nothing."""
-    cpus: set[int] = set()
-    for part in text.strip().split(","):
-        found = re.match(r"(\d{1,6})(?:-(\d{1,6}))?\Z", part.strip(), re.ASCII)
-        if found:
-            cpus.update(range(int(found[1]), int(found[2] or found[1]) + 1))
-    return frozenset(cpus)

@@ -26,6 +26,7 @@ class CudaPlugin:
             api=(1, 0),
             target="hardpoint_cuda.platform:CudaPlatform",
             rank=Rank.IN_TREE,
+            profiles="hardpoint_cuda:profiles",
             settings=(
                 Setting("CUDA_VISIBLE_DEVICES", "the driver's own: which devices this process sees, in which order"),
                 Setting("CUDA_DEVICE_ORDER", "the driver's own: FASTEST_FIRST or PCI_BUS_ID", "FASTEST_FIRST"),

@@ -1,0 +1,1 @@
+"""The AWS Neuron platform for Hardpoint. The entry point names `hardpoint_neuron.plugin:plugin`."""

@@ -1,0 +1,1 @@
+"""The ROCm platform for Hardpoint. The entry point names `hardpoint_rocm.plugin:plugin`."""

@@ -1,0 +1,68 @@
+"""The remedy of a reason: the one it brings, or what helps against its kind of cause."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Json = Any  # what JSON can hold
+
+_BY_CODE: Final = {
+    "driver": "make the driver one version: reboot after its upgrade, or reinstall it",
+    "stub_library": "take the toolkit's 'stubs' folder out of LD_LIBRARY_PATH and ldconfig: it is for linking only",
+    "no_device": "load the driver; give a container or virtual machine the device (for NVIDIA: --gpus all)",
+    "permission": "give this user access to it (the group that owns it, or the container's --group-add)",
+    "missing_library": "install what brings the library, or add its folder to LD_LIBRARY_PATH",
+    "other_build": "install a build of torch for this accelerator",
+    "timeout": "see why it does not answer (a wedged driver needs a reboot); HARDPOINT_PROBE_TIMEOUT sets the limit",
+    "duplicate": "uninstall all but one of them",
+    "compiler": "install a C compiler and the headers that it needs",
+}
+_VARIABLE: Final = re.compile(r"([A-Z][A-Z0-9_]{3,})=")
+_MODULE: Final = re.compile(r"No module named '([\w.]+)'")
+_SYMBOL: Final = ("undefined symbol", "symbol not found")
+_BLUNT: Final = ("file too short", "invalid ELF header", "wrong ELF class", "not a mach-o file")
+
+
+def reason_of(item: Mapping[str, Json]) -> Json:
+    """The first reason that brings a remedy, or else the first one: a cause with something to do about it."""
+    return next((reason for reason in item["reasons"] if reason.get("remedy")), item["reasons"][0])
+
+
+def remedy_for(
+    reason: Mapping[str, Json], provenance: Mapping[str, Json] | None, module: str | None = None
+) -> str | None:
+    """What to do or type next; None where nothing is known to help."""
+    if reason.get("remedy"):
+        return str(reason["remedy"])
+    code, message = reason["code"], reason["message"]
+    plugin = provenance["plugin"] if provenance else None
+    distribution = provenance["distribution"] if provenance else None
+    without = f"HARDPOINT_DISABLED_PLUGINS={plugin} leaves it out" if plugin else None
+    if code == "masked":
+        found = _VARIABLE.search(message)
+        return f"unset {found[1]}, or give it devices that exist" if found else "correct the mask of visible devices"
+    if code in ("broken_import", "kernel_missing", "missing_library", "other") and any(
+        sign in message for sign in _SYMBOL
+    ):
+        what = distribution or (f"the package of {module}" if module else "it")
+        return f"it was built for another torch: reinstall or rebuild {what} for the torch that is installed"
+    if any(sign in message for sign in _BLUNT):
+        what = distribution or (f"the package of {module}" if module else "the package")
+        return f"the file is damaged: pip install --force-reinstall --no-cache-dir {what}"
+    if code == "missing_dependency" and (missing := _MODULE.search(message)):
+        return f"pip install {missing[1].partition('.')[0]}"
+    if code == "circular_import":
+        return f"report it to its authors: the import belongs into a function; {without}" if without else None
+    if code == "incompatible_api":
+        return f"install versions that fit: pip install --upgrade hardpoint {distribution or ''}".rstrip()
+    if code == "contract":
+        upgrade = f"pip install --upgrade {distribution}" if distribution else "correct the plugin"
+        return f"{upgrade}; {without}" if without else upgrade
+    if code in ("broken_import", "crashed"):
+        again = f"pip install --force-reinstall {distribution}" if distribution else None
+        return "; ".join(filter(None, (again, without))) or None
+    return _BY_CODE.get(code)

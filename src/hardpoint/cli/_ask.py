@@ -1,0 +1,278 @@
+"""Asking in a child process: a plugin that crashes, hangs, exits or floods its output is survived, and named.
+
+One child answers the whole question. Should it die or fall silent, then the plugin whose code it was in is known; the
+question is asked anew with that step answered by what happened, until it is answered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+
+from hardpoint._isolation import interpreter
+from hardpoint._running import GRACE_SECONDS, Start, describe_exit
+from hardpoint._trust import script_folder
+from hardpoint.cli._frames import Frames
+from hardpoint.errors import HardpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Json = Any  # what JSON can hold
+
+MAX_DEATHS: Final = 24
+"""How many steps may end the child. A machine with more broken plugins than that gets an error that says so."""
+
+_START: Final = (
+    "import json, sys; request = json.load(sys.stdin.buffer); sys.path[:] = request['path']; "
+    "from hardpoint.cli._child import main; main(request)"
+)
+_LIGHT_PHASES: Final = frozenset({"load", "detect", "report", "declared support"})
+_LIGHT_FACTOR: Final = 4
+_HEAVY_FACTOR: Final = 12
+_HEAVY_SECONDS: Final = 60.0
+"""At least this long, for an import of torch takes what it takes, however little patience a probe gets."""
+_FLOOD_BYTES: Final = 64 * 1024
+_SHOWN_CHARACTERS: Final = 4000
+
+
+class AskError(HardpointError):
+    """The child reported an error of ours (`kind` names it), or ended outside of any plugin's code (``died``)."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Answer(NamedTuple):
+    """The child's answer, and what was seen of plugins on the way."""
+
+    value: Json
+    observations: list[dict[str, Json]]
+
+
+class _Step(NamedTuple):
+    plugin: str
+    phase: str
+    what: str
+    provenance: str
+
+
+def ask(question: Mapping[str, Json], *, probe_timeout_seconds: float, progress: Callable[[str], None]) -> Answer:
+    """Ask; `progress` is told whose turn it is. Errors: `AskError`; `OSError` where no process can be started."""
+    verdicts: list[dict[str, Json]] = []
+    while True:
+        child = _Child(question, verdicts, probe_timeout_seconds, progress)
+        answer = child.run()
+        if answer is not None:
+            return answer
+        verdicts.append(child.verdict())
+        if len(verdicts) > MAX_DEATHS:
+            names = ", ".join(dict.fromkeys(item["plugin"] for item in verdicts))
+            raise AskError(f"plugins ended the process {len(verdicts)} times; given up. They are: {names}", "died")
+
+
+class _Child:
+    def __init__(
+        self,
+        question: Mapping[str, Json],
+        verdicts: list[dict[str, Json]],
+        probe_timeout_seconds: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._timeout = probe_timeout_seconds
+        self._progress = progress
+        nonce = os.urandom(8).hex()
+        self._request = {"question": question, "verdicts": verdicts, "path": _path(), "nonce": nonce}
+        self._frames = Frames(nonce)
+        self._open: list[_Step] = []
+        self._printed: dict[_Step | None, int] = {}
+        self._tail = b""
+        self._answer: list[str] = []
+        self._ended = ""
+        self._timed_out = False
+
+    def run(self) -> Answer | None:
+        """The answer; None: the child ended or fell silent in a plugin's code, see `verdict`."""
+        start = Start([*interpreter(), "-c", _START], None, has_input=True)
+        chunks: queue.Queue[bytes | None] = queue.Queue(maxsize=64)
+        threads: list[threading.Thread] = []
+        try:
+            process = start.wait()
+            stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+            if stdin is None or stdout is None or stderr is None:
+                raise OSError("the process was started without pipes")
+            content = json.dumps(self._request).encode()
+            threads += (
+                threading.Thread(target=_write, args=(stdin, content), daemon=True),
+                threading.Thread(target=_read, args=(stdout, chunks), daemon=True),
+                threading.Thread(target=_read, args=(stderr, chunks), daemon=True),
+            )
+            for thread in threads:
+                thread.start()
+            answer = self._listen(chunks, lambda: process.poll() is not None)
+        finally:
+            # With all that it has started.
+            start.end()
+            _finish(threads, chunks)
+        if answer is None and not self._timed_out:
+            self._ended = describe_exit(process.returncode)
+        if answer is None and not self._open:
+            text = self._tail.decode("utf-8", "replace").strip()
+            what = f"timed out after {self._limit():g} s" if self._timed_out else self._ended
+            raise AskError(
+                f"the process that inspects the machine {what}, in no plugin's code\n{text}".rstrip(), "died"
+            )
+        return answer
+
+    def _listen(self, chunks: queue.Queue[bytes | None], has_ended: Callable[[], bool]) -> Answer | None:
+        """Take in what the child sends, until its answer, its end, or too long a silence."""
+        deadline = time.monotonic() + self._limit()
+        open_streams = 2
+        while open_streams:
+            try:
+                chunk = chunks.get(timeout=0.2)
+            except queue.Empty:
+                if has_ended():
+                    # Something that it has started holds the pipe still.
+                    return None
+                if time.monotonic() > deadline:
+                    self._timed_out = True
+                    return None
+                continue
+            if chunk is None:
+                open_streams -= 1
+                continue
+            for kind, content in self._frames.feed(chunk):
+                if kind in "be":
+                    deadline = self._turn(kind, content)
+                elif kind == "+":
+                    self._answer.append(content.decode("ascii"))
+                elif kind in "AE":
+                    return self._read_answer(kind)
+                else:
+                    self._note_output(content)
+            if time.monotonic() > deadline:
+                # It prints and prints.
+                self._timed_out = True
+                return None
+        return None
+
+    def _turn(self, kind: str, content: bytes) -> float:
+        if kind == "b":
+            step = _Step(*json.loads(content))
+            self._open.append(step)
+            self._tail = b""
+            self._progress(f"{step.plugin}: {step.phase} {step.what}".rstrip())
+        elif self._open:
+            self._open.pop()
+        return time.monotonic() + self._limit()
+
+    def _note_output(self, content: bytes) -> None:
+        step = self._open[-1] if self._open else None
+        self._printed[step] = self._printed.get(step, 0) + len(content)
+        self._tail = (self._tail + content)[-_SHOWN_CHARACTERS:]
+
+    def _read_answer(self, kind: str) -> Answer:
+        value = json.loads("".join(self._answer))
+        if kind == "E":
+            raise AskError(value["message"], value["type"])
+        floods = [
+            {
+                "plugin": step.plugin,
+                "phase": step.phase,
+                "what": f"printed {_size(count)} ({step.phase})",
+                "remedy": f"report it to its authors; HARDPOINT_DISABLED_PLUGINS={step.plugin} leaves it out",
+            }
+            for step, count in self._printed.items()
+            if step is not None and count >= _FLOOD_BYTES
+        ]
+        return Answer(value["answer"], [*value["observations"], *floods])
+
+    def _limit(self) -> float:
+        """How long the present step may take, in seconds."""
+        light = bool(self._open) and self._open[-1].phase in _LIGHT_PHASES
+        return self._timeout * _LIGHT_FACTOR if light else max(self._timeout * _HEAVY_FACTOR, _HEAVY_SECONDS)
+
+    def verdict(self) -> dict[str, Json]:
+        """What happened, as the outcome of the step in which it did."""
+        step = self._open[-1]
+        if self._timed_out:
+            code, message = "timeout", f"hangs: no answer within {self._limit():g} s"
+        elif self._ended.startswith("exited"):
+            code, message = "crashed", f"ended the process: it {self._ended}"
+        else:
+            code, message = "crashed", f"{self._ended}, and would take an engine with it"
+        text = self._tail.decode("utf-8", "replace").strip()
+        return {
+            "plugin": step.plugin,
+            "phase": step.phase,
+            "what": step.what,
+            "code": code,
+            "message": message if not step.what else f"{message} [{step.what}]",
+            "remedy": f"report it to its authors; until then: HARDPOINT_DISABLED_PLUGINS={step.plugin}",
+            "detail": text or None,
+        }
+
+
+def _path() -> list[str]:
+    """This process's import path, without what Python put there for the sake of the script or the folder it ran from.
+
+    An engine would not have that; and what is found only there is not trusted.
+    """
+    entries: list[object] = [*sys.path]
+    path = [entry for entry in entries if isinstance(entry, str)]
+    implicit = script_folder()
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if implicit is not None and path and path[0] in (implicit, "") and os.path.realpath(implicit) != own:
+        del path[0]
+    return path
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:.0f} KiB"
+
+
+def _read(stream: IO[bytes], chunks: queue.Queue[bytes | None]) -> None:
+    # Closed by the thread that reads it: something that has left the process may hold the other end for long.
+    with stream:
+        while True:
+            try:
+                chunk = os.read(stream.fileno(), 1 << 16)
+            except OSError:
+                chunk = b""
+            try:
+                chunks.put(chunk or None, timeout=60)
+            except queue.Full:
+                # Nobody listens any more.
+                return
+            if not chunk:
+                return
+
+
+def _finish(threads: list[threading.Thread], chunks: queue.Queue[bytes | None]) -> None:
+    """Let the threads come to their end, which is near: the process is gone."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        try:
+            # A reader may be waiting for room.
+            chunks.get(timeout=0.01)
+        except queue.Empty:
+            continue
+
+
+def _write(stream: IO[bytes], content: bytes) -> None:
+    try:
+        with stream:
+            stream.write(content)
+    except OSError:
+        # It ended without reading: its exit says more.
+        return
+
+
+__all__ = ["Answer", "AskError", "ask"]

@@ -1,0 +1,126 @@
+"""What runs in the child process of a command: the whole inspection. The parent's side is `_ask.py`.
+
+Everything goes through one pipe, in order: what plugins print, and between it the frames that say whose code begins
+and ends. So whatever happens to this process, the parent knows in whose code it happened and who printed what.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from hardpoint import _probing
+from hardpoint._probing import Failure, Replayed
+from hardpoint._reasons import Outcome, Phase, Provenance, Reason
+from hardpoint.errors import HardpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Json = Any  # what JSON can hold
+
+FRAME_BYTES: Final = 2048
+"""Of an answer, per frame. Linux writes up to 4096 bytes to a pipe at once, so that nothing comes between."""
+
+
+class _Channel:
+    """Frames on the pipe that is also standard output and standard error."""
+
+    def __init__(self, nonce: str) -> None:
+        self._opening, self._closing = f"\0{nonce}<".encode(), f">{nonce}\0".encode()
+        # Of its own, so that a plugin may close or replace standard output.
+        self._descriptor = os.dup(1)
+
+    def send(self, kind: str, text: str) -> None:
+        """One frame, in one write."""
+        os.write(self._descriptor, self._opening + kind.encode() + text.encode("ascii") + self._closing)
+
+    def send_answer(self, kind: str, value: Json) -> None:
+        """JSON of any size, in frames, with nobody else writing any more."""
+        text = json.dumps(value)
+        for start in range(0, len(text), FRAME_BYTES):
+            self.send("+", text[start : start + FRAME_BYTES])
+        self.send(kind, "")
+
+
+class Watcher:
+    """Tells the parent whose code begins and ends, replays what is known, and undoes changes of the environment."""
+
+    def __init__(self, channel: _Channel, verdicts: Sequence[Mapping[str, Json]]) -> None:
+        self._channel = channel
+        self._verdicts = {(item["plugin"], item["phase"], item["what"]): item for item in verdicts}
+        self._open: list[tuple[Provenance, Phase, dict[str, str]]] = []
+        self.observations: list[dict[str, Json]] = []
+
+    def begin(self, provenance: Provenance, phase: Phase, what: str) -> None:
+        """See `hardpoint._probing.Watcher`."""
+        known = self._verdicts.get((provenance.plugin, str(phase), what))
+        if known is not None:
+            reason = Reason(
+                code=known["code"], message=known["message"], remedy=known["remedy"], detail=known["detail"]
+            )
+            raise Replayed(Failure(Outcome.BUG, phase, reason))
+        self._channel.send("b", json.dumps([provenance.plugin, str(phase), what, str(provenance)]))
+        self._open.append((provenance, phase, dict(os.environ)))
+
+    def end(self) -> None:
+        """See `hardpoint._probing.Watcher`."""
+        provenance, phase, before = self._open.pop()
+        _flush()
+        self._channel.send("e", "")
+        if dict(os.environ) != before:
+            self._undo(provenance, phase, before)
+
+    def _undo(self, provenance: Provenance, phase: Phase, before: Mapping[str, str]) -> None:
+        now = dict(os.environ)
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        for name in changed:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]
+        self.observations.append(
+            {
+                "plugin": provenance.plugin,
+                "phase": str(phase),
+                "what": f"changed the environment ({phase}): {', '.join(changed)}; undone here, and not in an engine",
+                "remedy": f"report it to its authors; HARDPOINT_DISABLED_PLUGINS={provenance.plugin} leaves it out",
+            }
+        )
+
+
+def main(request: dict[str, Json]) -> None:
+    """Answer the parent's question, and end without the interpreter's own end, where a library could hang or crash."""
+    from hardpoint._probe_child import no_core_file
+
+    os.dup2(1, 2)
+    no_core_file()
+    channel = _Channel(request["nonce"])
+    watcher = Watcher(channel, request["verdicts"])
+    _probing.watch(watcher)
+    try:
+        from hardpoint.cli._answers import answer
+
+        found = answer(request["question"])
+        kind, value = "A", {"answer": found, "observations": watcher.observations}
+    except HardpointError as error:
+        kind, value = "E", {"type": type(error).__name__, "message": str(error)}
+    _probing.watch(None)
+    _flush()
+    # Whatever still runs here prints into nothing from now on.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    channel.send_answer(kind, value)
+    os._exit(0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            # A plugin has put something else there, or closed it.
+            continue

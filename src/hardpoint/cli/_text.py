@@ -1,0 +1,122 @@
+"""Blocks as text for a terminal or a pipe, laid out by rich in the width that there is."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from hardpoint.cli._document import Cell, Heading, Hint, Paragraph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from hardpoint.cli._document import Block, Table
+
+_STYLES: Final = {
+    "good": "green",
+    "bad": "bold red",
+    "warn": "yellow",
+    "dim": "dim",
+    "strong": "bold",
+    "remedy": "cyan",
+}
+_SEVERITIES: Final = {"bug": "bold white on red", "error": "bold red", "warning": "bold yellow", "advice": "bold blue"}
+_DEFAULT_WIDTH: Final = 80
+_NARROWEST: Final = 40
+
+
+def render(blocks: Sequence[Block], *, width: int, colour: bool) -> str:
+    """The text. Lines are at most `width` wide where the words allow it."""
+    target = io.StringIO()
+    console = Console(
+        file=target,
+        width=width,
+        color_system="standard" if colour else None,
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    before: Block | None = None
+    for block in blocks:
+        if isinstance(block, Heading) or (isinstance(before, Hint) and not isinstance(block, Hint)):
+            console.print()
+        _print(console, block)
+        before = block
+    # rich fills cells up to their column's width.
+    return "\n".join(line.rstrip() for line in target.getvalue().splitlines()) + "\n"
+
+
+def _print(console: Console, block: Block) -> None:
+    if isinstance(block, Heading):
+        console.print(Text(block.text, style="bold"))
+    elif isinstance(block, Paragraph):
+        console.print(Padding(Text(_clean(block.text), style=_STYLES.get(block.meaning, "")), (0, 0, 0, block.indent)))
+    elif isinstance(block, Hint):
+        grid = Grid.grid(padding=(0, 1))
+        grid.add_column(width=8, no_wrap=True)
+        grid.add_column(overflow="fold", ratio=1)
+        grid.add_row(Text(block.severity.upper(), style=_SEVERITIES[block.severity]), Text(_clean(block.message)))
+        if block.remedy:
+            grid.add_row("", Text(f"-> {_clean(block.remedy)}", style=_STYLES["remedy"]))
+        console.print(grid)
+    else:
+        console.print(Padding(_grid(block, console.width), (0, 0, 0, 2)))
+
+
+def _grid(table: Table, width: int) -> Grid:
+    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.columns), header_style="bold")
+    count = max((len(row) for row in table.rows), default=len(table.columns))
+    for place in range(count):
+        head = table.columns[place] if place < len(table.columns) else ""
+        is_last = place == count - 1
+        texts = [row[place].text for row in table.rows if place < len(row)]
+        needed = max([len(head), *(len(line) for text in texts for line in text.splitlines())], default=1)
+        # The last column takes what is left; the others what they need, up to a share.
+        grid.add_column(
+            head,
+            overflow="fold",
+            min_width=min(needed, width // (count + 2)),
+            ratio=1 if is_last and count > 1 else None,
+        )
+    for row in table.rows:
+        grid.add_row(*(_cell(cell) for cell in row))
+    return grid
+
+
+def _cell(cell: Cell) -> Text:
+    text = Text(style=_STYLES.get(cell.meaning, ""))
+    for number, line in enumerate(_clean(cell.text).splitlines()):
+        text.append("\n" if number else "")
+        text.append(line, style=_STYLES["remedy"] if line.startswith("-> ") else None)
+    return text
+
+
+def _clean(text: str) -> str:
+    """Without control characters: what a plugin says may not move the cursor or change colours."""
+    return "".join(char if char == "\n" or char.isprintable() else " " for char in text)
+
+
+def terminal_width(stream: TextIO | None) -> int:
+    """The width to write in: the terminal's, ``COLUMNS``, or 80 in a pipe."""
+    if (stream is not None and stream.isatty()) or os.environ.get("COLUMNS"):
+        return max(_NARROWEST, min(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, 120))
+    return _DEFAULT_WIDTH
+
+
+def wants_colour(stream: TextIO | None) -> bool:
+    """Whether to colour: on a terminal that can, unless ``NO_COLOR`` says no."""
+    if stream is None or not stream.isatty():
+        return False
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") not in ("", "dumb")

@@ -1,0 +1,165 @@
+"""Plugins that misbehave are survived, and named."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+    from tests.plugins import Site
+
+SEGFAULT = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
+
+
+@pytest.fixture(autouse=True)
+def _whole(site: Site) -> None:
+    """Beside the broken plugins there is always a whole platform and a whole backend."""
+    site.platform("host", rank="CPU")
+    site.backend("plain")
+
+
+@pytest.mark.parametrize(
+    ("place", "phase"),
+    [
+        ({"plugin_top": SEGFAULT}, "load"),
+        ({"detect": SEGFAULT}, "detect"),
+        ({"platform_top": SEGFAULT}, "activate"),
+        (
+            {"body": f"def kernel_modules(self):\n    {SEGFAULT.splitlines()[0]}\n    {SEGFAULT.splitlines()[1]}"},
+            "import kernels",
+        ),
+        ({"hooks": "@hookimpl\ndef hardpoint_report(self, machine):\n    import os\n    os.abort()"}, "report"),
+    ],
+)
+def test_a_platform_that_crashes_anywhere(
+    site: Site, hardpoint_command: Command, place: dict[str, str], phase: str
+) -> None:
+    """Whatever the phase, it is named, and the report is there."""
+    site.platform("crasher", **place)  # type: ignore[arg-type]  # keyword arguments of the fixture
+    data = hardpoint_command("doctor", "--json").json()
+    (bug,) = {(bug["plugin"], bug["phase"], bug["code"]) for bug in data["report"]["bugs"]}
+    assert bug == ("platform/crasher", phase, "crashed")
+    assert data["exit_code"] == 3
+    assert data["report"]["resolution"]["platform"] is not None
+
+
+@pytest.mark.parametrize(
+    ("place", "phase"),
+    [
+        ({"plugin_top": SEGFAULT}, "load"),
+        ({"top": SEGFAULT}, "import"),
+        ({"validate": SEGFAULT}, "validate_configuration"),
+    ],
+)
+def test_a_backend_that_crashes_anywhere(
+    site: Site, hardpoint_command: Command, place: dict[str, str], phase: str
+) -> None:
+    """The other backend is chosen."""
+    site.backend("crasher", **place)
+    data = hardpoint_command("backends", "--json").json()
+    (bug,) = data["bugs"]
+    assert (bug["plugin"], bug["phase"], bug["code"]) == ("backend/crasher", phase, "crashed")
+    assert data["selections"][0]["backend"] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys\nsys.exit(7)", "exited with code 7"),
+        ("import os\nos._exit(0)", "exited with code 0"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+        ("raise SystemExit", "exited with code 0"),
+        ("raise KeyboardInterrupt", "SIGINT"),
+    ],
+)
+def test_a_plugin_that_ends_the_process(site: Site, hardpoint_command: Command, code: str, said: str) -> None:
+    """However it does, it is named with how it ended."""
+    site.platform("leaver", plugin_top=code)
+    data = hardpoint_command("platforms", "--json").json()
+    (bug,) = data["bugs"]
+    assert bug["plugin"] == "platform/leaver"
+    assert said in bug["message"]
+    assert data["resolution"]["platform"] == "host"
+
+
+def test_several_that_crash(site: Site, hardpoint_command: Command) -> None:
+    """Each is named."""
+    for number in range(3):
+        site.platform(f"crasher_{number}", plugin_top=SEGFAULT)
+    data = hardpoint_command("platforms", "--json").json()
+    assert [bug["plugin"] for bug in data["bugs"]] == [f"platform/crasher_{number}" for number in range(3)]
+
+
+def test_a_plugin_that_prints_megabytes(site: Site, hardpoint_command: Command) -> None:
+    """Nothing of it is shown; who printed how much is."""
+    site.platform(
+        "talker", detect="import os\nfor _ in range(40):\n    os.write(1, b'noise' * 20000)\nprint('more noise')"
+    )
+    shown = hardpoint_command("doctor")
+    assert "noise" not in shown.out + shown.err
+    assert shown.says("WARNING platform/talker printed 3.8 MiB (detect)")
+    assert shown.code == 0
+
+
+def test_a_plugin_that_changes_the_environment(site: Site, hardpoint_command: Command) -> None:
+    """Which variables, by whom; the others decide as if it had not."""
+    site.monkeypatch.setenv("FAKE_MASK", "kept")
+    site.platform(
+        "meddler",
+        detect="""
+        import os
+        os.environ["FAKE_MASK"] = "meddled"
+        os.environ["HARDPOINT_PLATFORM"] = "meddler"
+        return Detection.absent("nothing here")
+        """,
+    )
+    site.platform("zealous", detect="import os\nreturn Detection.absent(os.environ['FAKE_MASK'])")
+    shown = hardpoint_command("doctor")
+    assert shown.says("platform/meddler changed the environment (detect): FAKE_MASK, HARDPOINT_PLATFORM; undone here")
+    assert "meddled" not in shown.out
+    assert "kept" in shown.out
+    assert os.environ["FAKE_MASK"] == "kept"
+
+
+def test_a_plugin_that_reads_input(site: Site, hardpoint_command: Command) -> None:
+    """It gets none, and does not hold anybody up."""
+    site.platform("asker", detect="input('password? ')")
+    data = hardpoint_command("platforms", "--json").json()
+    assert data["bugs"][0]["message"].startswith("EOFError")
+
+
+def test_a_probe_that_crashes_is_isolated(site: Site, hardpoint_command: Command) -> None:
+    """Vendor libraries are asked in processes of their own: the plugin gets a reason, and goes on."""
+    (site.folder / "fake_library.py").write_text("import os\ndef ask():\n    os.abort()\n")
+    site.platform("prober", detect="return Detection.absent(str(machine.probe('x.ask', 'fake_library:ask')))")
+    data = hardpoint_command("platforms", "--json").json()
+    (candidate,) = [item for item in data["resolution"]["candidates"] if item["name"] == "prober"]
+    assert (candidate["outcome"], candidate["reasons"][0]["code"]) == ("failed", "crashed")
+    assert data["bugs"] == []
+
+
+def test_a_bug_is_shown_first_and_is_the_exit_code(site: Site, hardpoint_command: Command) -> None:
+    """The third column of the failure rule: recorded, first, and inspecting goes on."""
+    site.platform("buggy", detect="return 1 / 0")
+    shown = hardpoint_command("doctor")
+    assert shown.code == 3
+    assert shown.says("BUG platform/buggy (fake-buggy 1.0) has a bug (detect): ZeroDivisionError: division by zero", 3)
+    assert "Platform: host" in shown.out
+
+
+def test_a_section_that_fails_is_a_line(site: Site, hardpoint_command: Command) -> None:
+    """The sections of the other plugins are shown, and the failing one says why it is not."""
+    hook = "@hookimpl\ndef hardpoint_report(self, machine):\n    "
+    absent = "return Detection.absent('no')"
+    top = "from hardpoint.hookspecs import ReportSection"
+    good = f"{hook}return [ReportSection(title='Clocks', lines=(('boost', '2 GHz'),))]"
+    site.platform("good", hooks=good, plugin_top=top)
+    site.platform("bad", hooks=f"{hook}raise OSError('no clock')", detect=absent)
+    site.platform("odd", hooks=f"{hook}return ['text']", detect=absent)
+    shown = hardpoint_command("doctor")
+    for part in ("Clocks (platform/good)", "2 GHz", "this section failed: OSError: no clock", "expected a list of"):
+        assert part in shown.out
+    assert shown.code == 0

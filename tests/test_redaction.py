@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hardpoint._private import Private, private_facts
+from hardpoint._redaction import Redactor
+
+PRIVATE = Private(
+    folders={"/home/alicia": "<home>", "/home/alicia/env": "<venv>", "/srv/project": "<path-1>", "/data": "<cwd>"},
+    temporary=("/tmp", "/var/tmp"),
+    words={"alicia": "<user>", "gpu-box.corp.example": "<host>", "gpu-box": "<host>"},
+    secrets=("planted-value", "planted"),
+)
+
+
+@pytest.fixture
+def redactor() -> Redactor:
+    """With a salt of its own, as every file has."""
+    return Redactor(PRIVATE, salt=b"salt")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("in planted-value out", "in <secret-1> out"),
+        ("/home/alicia/x /home/alicia /home/alicia2/x", "<home>/x <home> /home/alicia2/x"),
+        ("/home/alicia/env/bin:/home/alicia/bin", "<venv>/bin:<home>/bin"),
+        ("/host/home/alicia/x", "/host<home>/x"),
+        ("/srv/project/lib/x.so", "<path-1>/lib/x.so"),
+        ("/data/x, /sys/data/x", "<cwd>/x, /sys/data/x"),
+        ("'/tmp/a b'", "'<tmp>/a b'"),
+        ("/tmp/x", "<tmp>/x"),
+        ("/tmp", "<tmp>"),
+        ("/tmp/one/two/x.so: no", "<tmp>/<folder-1>/<folder-2>/x.so: no"),
+        ("/sys/tmp/one/x", "/sys/tmp/one/x"),
+        ("Alicia on gpu-box (GPU-BOX.corp.example)", "<user> on <host> (<host>)"),
+        ("malicia gpu-boxes", "malicia gpu-boxes"),
+        ("mail alicia@corp.example now", "mail <mail-1> now"),
+        ("MY_TOKEN=abc", "MY_TOKEN=<secret-1>"),
+        ("export AWS_SECRET_ACCESS_KEY='a b c'; x", "export AWS_SECRET_ACCESS_KEY='<secret-1>'; x"),
+        ("DB_PASSWORD = hunter2 rest", "DB_PASSWORD = <secret-1> rest"),
+        ("X_PASS=a,Y_KEY=b", "X_PASS=<secret-1>,Y_KEY=<secret-2>"),
+        ("password: hunter2", "password: <secret-1>"),
+        ('{"api_key": "abc", "n": 1}', '{"api_key": "<secret-1>", "n": 1}'),
+        ("client_secret=abc&n=1", "client_secret=<secret-1>&n=1"),
+        ("run --token abc --n 1", "run --token <secret-1> --n 1"),
+        ("run --api-key=abc", "run --api-key=<secret-1>"),
+        ("https://me:pw@example.org/x", "https://<secret-1>@example.org/x"),
+        ("https://abcdef@example.org/x", "https://<secret-1>@example.org/x"),
+        ("https://example.org/x?token=abc&y=1", "https://example.org/x?token=<secret-1>&y=1"),
+        ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer <secret-1>"),
+        ("Authorization: Basic YWJjOmRlZg==", "Authorization: Basic <secret-1>"),
+        ("ghp_0123456789abcdef", "<secret-1>"),
+        ("x github_pat_0123456789_abc y", "x <secret-1> y"),
+        ("hf_abcdefghijklmnop", "<secret-1>"),
+        ("sk-proj-abcdefghijkl", "<secret-1>"),
+        ("AKIAIOSFODNN7EXAMPLE", "<secret-1>"),
+        ("glpat-abcdefghijkl", "<secret-1>"),
+        ("xoxb-1234567890-abc", "<secret-1>"),
+        ("nvapi-abcdefgh", "<secret-1>"),
+        ("(eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln)", "(<secret-1>)"),
+        ("a\n-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nb", "a\n<secret-1>\nb"),
+        ("-----BEGIN PRIVATE KEY-----\ncut off", "<secret-1>"),
+        ("inet 192.168.1.7/24", "inet <ip-1>/24"),
+        ("peer 10.1.2.3:8000 and 8.8.8.8:53", "peer <ip-1>:8000 and <ip-2>:53"),
+        ("http://203.0.113.9/x", "http://<ip-1>/x"),
+        ("addr fe80::1ff:fe23:4567:890a", "addr <ip-1>"),
+        ("link 00:1b:44:11:3A:b7", "link <mac-1>"),
+        ("Serial Number                : 1562120006421", "Serial Number                : <serial-1>"),
+        ('"serial": "A12-3"', '"serial": "<serial-1>"'),
+    ],
+)
+def test_hidden(redactor: Redactor, text: str, shown: str) -> None:
+    """What is private goes, and what stands around it stays."""
+    assert redactor.text(text) == shown
+    assert redactor.text(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'uuid'",
+        "dispatch_key=CPU, ray_device_key: GPU",
+        "num_tokens=512 max_model_tokens: 8192 tokenizers 0.22",
+        "passed=3 PASSED: x bypass: yes monkeypatch=1",
+        "nvidia-cudnn-cu12 9.1.0.70, driver 570.86.10.15, CUDA 12.8",
+        "0000:65:00.0 /dev/nvidia0 sm_90a gfx942:sramecc+:xnack-",
+        "x86-64-v4 avx512_vp2intersect",
+        "std::runtime_error at::Tensor c10::Error",
+        "12:34:56 2026-11-29",
+        "HARDPOINT_PLUGINS=platform/cuda",
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "set TOKEN= or KEY=none",
+        "4:memory:/docker/0123456789abcdef0123456789abcdef",
+        "pip install 'hardpoint-cpu>=0.1,<0.2'",
+        "",
+    ],
+)
+def test_left_alone(redactor: Redactor, text: str) -> None:
+    """What only looks like something private stays readable."""
+    assert redactor.text(text) == text
+
+
+def test_same_secret_same_placeholder(redactor: Redactor) -> None:
+    """Wherever it stands and whatever gave it away, one secret has one placeholder, and two have two."""
+    data = redactor.data({"A_TOKEN": "first-one", "b": ["X_KEY=first-one", "Y_KEY=second"], "c": "/tmp/q/x /tmp/q/y"})
+    assert data == {
+        "A_TOKEN": "<secret-1>",
+        "b": ["X_KEY=<secret-1>", "Y_KEY=<secret-2>"],
+        "c": "<tmp>/<folder-1>/x <tmp>/<folder-1>/y",
+    }
+
+
+def test_data(redactor: Redactor) -> None:
+    """Keys are redacted too; numbers, truth and nothing stay; what is private by its name goes, numbers as well."""
+    data = {
+        "/home/alicia/x": {"value": "alicia"},
+        "serial_number": 12345,
+        "/sys/class/dmi/id/board_serial": {"value": "ABC\n"},
+        "api_key": "abc",
+        "dispatch_key": "CPU",
+        "total": 12,
+        "flag": True,
+        "nothing": None,
+        "list": ("alicia", 1.5),
+        "pyserial": {"value": "3.5"},
+        "version": "10.1.2.3",
+        "machine": {"planted": 1},
+    }
+    assert redactor.data(data) == {
+        "<home>/x": {"value": "<user>"},
+        "serial_number": "<serial-1>",
+        "/sys/class/dmi/id/board_serial": {"value": "<serial-2>"},
+        "api_key": "<secret-1>",
+        "dispatch_key": "CPU",
+        "total": 12,
+        "flag": True,
+        "nothing": None,
+        "list": ["<user>", 1.5],
+        "pyserial": {"value": "3.5"},
+        "version": "10.1.2.3",
+        "machine": {"planted": 1},
+    }
+
+
+def test_mounts(redactor: Redactor) -> None:
+    """Of what is mounted only the kernel's own hierarchies stay: the rest names servers and people's folders."""
+    text = (
+        "31 23 0:28 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        "40 1 0:50 / /mnt/secret-project rw - nfs4 nas01.corp.example:/export/bob rw\n"
+        "41 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+    )
+    data = redactor.data({"files": {"/proc/self/mountinfo": {"value": text}}})
+    assert data["files"]["/proc/self/mountinfo"]["value"] == text.splitlines(keepends=True)[0]
+
+
+UUID = "5a1c2b3d-1111-2222-3333-444455556666"
+OTHER = "5a1c2b3d-1111-2222-3333-444455557777"
+
+
+def test_ids_of_devices(redactor: Redactor) -> None:
+    """An id becomes another of the same form, always the same one; its beginning becomes the other's beginning."""
+    shown = redactor.text(f"GPU-{UUID}")
+    assert re.fullmatch(r"GPU-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", shown)
+    assert shown != f"GPU-{UUID}"
+    assert redactor.text(f"MIG-GPU-{UUID}/1/0") == f"MIG-{shown}/1/0"
+    assert redactor.text(f"id {UUID}") == f"id {shown[4:]}"
+    assert redactor.text(f"GPU-{UUID.upper()}") == shown.upper()
+    other = redactor.text(f"GPU-{OTHER}")
+    assert other[:-4] == shown[:-4]
+    assert other != shown
+    mask = redactor.data({"CUDA_VISIBLE_DEVICES": f"GPU-5,GPU-5a1c2b3d-1,0,GPU-{OTHER}"})["CUDA_VISIBLE_DEVICES"]
+    first, second, number, last = mask.split(",")
+    assert shown.startswith(first)
+    assert shown.startswith(second)
+    assert (number, last) == ("0", other)
+    assert Redactor(PRIVATE).text(f"GPU-{UUID}") != Redactor(PRIVATE).text(f"GPU-{UUID}")
+
+
+def test_ids_in_the_forms_of_the_kernel_driver(redactor: Redactor) -> None:
+    """The decimal id in a topology's properties and the hexadecimal one in sysfs are the same device still."""
+    number = 0x5A1C2B3D00112233
+    shown = redactor.text(f"GPU-{number:016x}")[4:]
+    properties = redactor.text(f"simd_count 304\nunique_id {number}\nlocation_id 256\n")
+    assert properties == f"simd_count 304\nunique_id {int(shown, 16)}\nlocation_id 256\n"
+    path = "/sys/class/drm/card0/device/unique_id"
+    assert redactor.data({path: {"value": f"{number:016x}\n"}}) == {path: {"value": f"{shown}\n"}}
+
+
+def test_what_this_computer_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Home, names, environments and the values of secret variables are found; words of everyday use are not."""
+    monkeypatch.setenv("HOME", "/home/carola-x")
+    monkeypatch.setenv("USER", "carola-x")
+    monkeypatch.setenv("LOGNAME", "root")
+    monkeypatch.setenv("HOSTNAME", "box-17.corp.example")
+    monkeypatch.setenv("VIRTUAL_ENV", "/opt/moonshot/env")
+    monkeypatch.setenv("PATH", "/usr/bin:/opt/rocm/bin:/srv/moonshot/bin:relative")
+    monkeypatch.setenv("TMPDIR", "/scratch/carola")
+    monkeypatch.setenv("SOME_TOKEN", "long-enough")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "disabled")
+    monkeypatch.setenv("SSL_KEY_FILE", "/etc/ssl/file")
+    monkeypatch.setenv("SHORT_KEY", "abc")
+    monkeypatch.setenv("NUMBER_KEY", "1234567")
+    found = private_facts()
+    assert found.folders["/home/carola-x"] == "<home>"
+    assert found.folders["/opt/moonshot/env"] == "<venv>"
+    assert "/srv/moonshot/bin" in found.folders
+    assert not {"/usr/bin", "/opt/rocm/bin", "relative", "/", "/usr", "/tmp"} & set(found.folders)
+    assert "/scratch/carola" in found.temporary
+    assert (found.words["carola-x"], found.words["box-17"]) == ("<user>", "<host>")
+    assert "root" not in found.words
+    assert "long-enough" in found.secrets
+    assert not {"disabled", "/etc/ssl/file", "abc", "1234567"} & set(found.secrets)
+
+
+def test_environment_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process with no variables at all can still be described."""
+    for name in ("HOME", "USER", "LOGNAME", "PATH", "TMPDIR", "HOSTNAME", "VIRTUAL_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    assert "/tmp" in private_facts().temporary
+
+
+def test_user_whom_nobody_has_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run under a number that has no name."""
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    monkeypatch.setenv("USER", "carola-x")
+    assert private_facts().words["carola-x"] == "<user>"
+
+
+@given(st.text() | st.from_regex(r"[A-Z_]*(KEY|TOKEN)[ :=]+[a-z/\"' -]*"))
+def test_any_text(text: str) -> None:
+    """Whatever the text is, it is redacted in reasonable time, and what stood in secret variables is not in it."""
+    shown = Redactor(PRIVATE, salt=b"x").text(f"{text} planted-value {text}")
+    assert "planted" not in shown
+
+
+@pytest.mark.parametrize("part", ["A", "_", "a-", "/tmp", "KEY", "://", "0", "token:", "eyJ", "--", "1.", "GPU-"])
+def test_long_texts(part: str) -> None:
+    """A long run of whatever a pattern begins with costs no more than the text is long."""
+    redactor = Redactor(PRIVATE)
+    assert redactor.text(part * (60_000 // len(part))) is not None
+
+
+def test_any_data(redactor: Redactor) -> None:
+    """An empty environment redacts what is known by its form alone."""
+    nobody = Redactor(Private({}, (), {}, ()))
+    data: Any = {"a": "/home/alicia hf_abcdefghijkl", "b": {}}
+    assert nobody.data(data) == {"a": "/home/alicia <secret-1>", "b": {}}
