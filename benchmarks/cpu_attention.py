@@ -51,15 +51,15 @@ def config_of(dtype: str, block_size: int | None, kv_cache_dtype: str = "auto") 
 
 
 def layers(kernels: Kernels, config: AttentionConfig, batch: AttentionBatch) -> dict[str, Any]:
+    # Elements of an 8-bit cache are about as large as those of the others then.
+    scale = None if config.kv_cache_dtype == "auto" else 0.02
+    layer = CpuNativeLayer(
+        config, scale=SCALE, sinks=None, alibi_slopes=None, key_scale=scale, value_scale=scale, kernels=kernels
+    )
+    other = TorchSdpaBackend.create_layer(config, scale=SCALE, device="cpu", key_scale=scale, value_scale=scale)
     return {
-        "native": (
-            CpuNativeLayer(config, scale=SCALE, sinks=None, alibi_slopes=None, kernels=kernels),
-            CpuNativePlan(config, batch, kernels=kernels),
-        ),
-        "torch_sdpa": (
-            TorchSdpaBackend.create_layer(config, scale=SCALE, device="cpu"),
-            TorchSdpaBackend.plan(config, batch),
-        ),
+        "native": (layer, CpuNativePlan(config, batch, kernels=kernels)),
+        "torch_sdpa": (other, TorchSdpaBackend.plan(config, batch)),
     }
 
 
