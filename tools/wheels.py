@@ -24,6 +24,14 @@ def build(folder: Path, out: Path) -> Path:
     return wheel
 
 
+def buildable(folder: Path) -> bool:
+    """Whether a distribution needs no compiler, or there is one."""
+    if layout.is_compiled(folder) and environment.compiler() is None:
+        environment.say(f"{folder.name} is left out: no C++ compiler was found to build it with")
+        return False
+    return True
+
+
 def faults(wheel: Path, folder: Path) -> list[str]:
     """What is wrong with a wheel's list of files."""
     with zipfile.ZipFile(wheel) as archive:
@@ -63,7 +71,8 @@ def main(options: list[str]) -> int:
     """Build, check, install and test."""
     with tempfile.TemporaryDirectory(prefix="wheels of hardpoint ") as temporary:
         outside = Path(temporary)
-        wheels = {build(folder, outside / "dist"): folder for folder in layout.folders(["all"])}
+        folders = [folder for folder in layout.folders(["all"]) if buildable(folder)]
+        wheels = {build(folder, outside / "dist"): folder for folder in folders}
         found = [fault for wheel, folder in wheels.items() for fault in faults(wheel, folder)]
         print(*found, sep="\n", flush=True)
         with environment.lock() as keep:

@@ -1,0 +1,260 @@
+"""Attention on the CPU: cpu_native against gathering by hand and against torch_sdpa, all in one run.
+
+    python benchmarks/cpu_attention.py [--threads 2] [--rounds 9] [--dtype bfloat16 float32] [--module _avx512]
+                                       [--rows decode prefill write overhead]
+
+32 query heads over 8 key/value heads of 128. Decode: one token for each of eight sequences, cache blocks in random
+order; several layers with a cache each are run in rotation, 1 GB in all, so that memory is read and not a cache of the
+CPU's. Beside them the machine's own read bandwidth over the same buffers, with the same threads. Prefill: one sequence
+of 2048 tokens, causal, whose operations count half. Medians of interleaved rounds; what counts is the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import hardpoint
+from hardpoint.attention import AttentionBatch, AttentionConfig
+from hardpoint_cpu_native._layer import CpuNativeLayer
+from hardpoint_cpu_native._plan import CpuNativePlan
+from hardpoint_cpu_native.backend import CpuNativeBackend
+from hardpoint_torch_sdpa.backend import TorchSdpaBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hardpoint_cpu_native._kernels import Kernels
+
+    Contenders = dict[str, Callable[[int], object]]
+
+HEADS, KV_HEADS, HEAD_SIZE = 32, 8, 128
+SCALE = HEAD_SIZE**-0.5
+
+
+def config_of(dtype: str, block_size: int | None, kv_cache_dtype: str = "auto") -> AttentionConfig:
+    return AttentionConfig(
+        head_size=HEAD_SIZE,
+        num_heads=HEADS,
+        num_kv_heads=KV_HEADS,
+        dtype=dtype,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+    )
+
+
+def layers(kernels: Kernels, config: AttentionConfig, batch: AttentionBatch) -> dict[str, Any]:
+    # Elements of an 8-bit cache are about as large as those of the others then.
+    scale = None if config.kv_cache_dtype == "auto" else 0.02
+    layer = CpuNativeLayer(
+        config, scale=SCALE, sinks=None, alibi_slopes=None, key_scale=scale, value_scale=scale, kernels=kernels
+    )
+    other = TorchSdpaBackend.create_layer(config, scale=SCALE, device="cpu", key_scale=scale, value_scale=scale)
+    return {
+        "native": (layer, CpuNativePlan(config, batch, kernels=kernels)),
+        "torch_sdpa": (other, TorchSdpaBackend.plan(config, batch)),
+    }
+
+
+def decode(
+    kernels: Kernels, dtype: str, cache_dtype: str, context: int, block_size: int, batch_size: int
+) -> tuple[Contenders, int, int]:
+    config = config_of(dtype, block_size, cache_dtype)
+    blocks = context // block_size
+    spec = CpuNativeBackend.kv_cache_spec(config)
+    num_bytes = spec.bytes_per_block * batch_size * blocks
+    count = max(1, min(64, -(-(1 << 30) // num_bytes)))
+    caches = [spec.allocate(batch_size * blocks, device="cpu") for _ in range(count)]
+    for cache in caches:
+        for tensor in cache:
+            if tensor.dtype.itemsize > 1:
+                tensor.normal_()
+            else:  # no NaN among them, in whichever format
+                tensor.view(torch.int8).random_(-100, 100)
+    table = torch.randperm(batch_size * blocks).view(batch_size, blocks)
+    last = context - 1
+    slots = table[:, last // block_size] * block_size + last % block_size
+    batch = AttentionBatch.build(
+        query_lens=[1] * batch_size, seq_lens=[context] * batch_size, block_table=table, slot_mapping=slots
+    )
+    real = getattr(torch, dtype)
+    query = torch.randn(batch_size, HEADS, HEAD_SIZE).to(real)
+    key, value = (torch.randn(batch_size, KV_HEADS, HEAD_SIZE).to(real) for _ in range(2))
+    chosen = layers(kernels, config, batch)
+    flat = [[(t.data_ptr(), t.numel() * t.element_size()) for t in cache] for cache in caches]
+
+    def forward(name: str) -> Callable[[int], object]:
+        layer, plan = chosen[name]
+        return lambda turn: layer.forward(query, key, value, caches[turn % count], plan)
+
+    def naive(turn: int) -> object:
+        keys, values = (
+            t[table.flatten()]
+            .to(real)
+            .view(batch_size, blocks, KV_HEADS, block_size, HEAD_SIZE)
+            .transpose(1, 2)
+            .reshape(batch_size, KV_HEADS, context, HEAD_SIZE)
+            .repeat_interleave(HEADS // KV_HEADS, 1)
+            for t in caches[turn % count]
+        )
+        return scaled_dot_product_attention(query[:, :, None], keys, values, scale=SCALE)
+
+    def read(turn: int) -> object:
+        return [kernels.read(*piece, torch.get_num_threads()) for piece in flat[turn % count]]
+
+    found = {"read": read, "native": forward("native"), "torch_sdpa": forward("torch_sdpa"), "naive": naive}
+    return found, num_bytes, count
+
+
+def prefill(kernels: Kernels, dtype: str, tokens: int) -> Contenders:
+    config = config_of(dtype, 16)
+    blocks = tokens // 16
+    caches = CpuNativeBackend.kv_cache_spec(config).allocate(blocks, device="cpu")
+    table = torch.randperm(blocks)
+    slots = (table[:, None] * 16 + torch.arange(16)).flatten()
+    batch = AttentionBatch.build(query_lens=[tokens], seq_lens=[tokens], block_table=table[None], slot_mapping=slots)
+    real = caches[0].dtype
+    query = torch.randn(tokens, HEADS, HEAD_SIZE).to(real)
+    key, value = (torch.randn(tokens, KV_HEADS, HEAD_SIZE).to(real) for _ in range(2))
+    chosen = layers(kernels, config, batch)
+    dense = [t.transpose(0, 1)[None].contiguous() for t in (query, key, value)]
+    square = torch.randn(2048, 2048).to(real)
+
+    def forward(name: str) -> Callable[[int], object]:
+        layer, plan = chosen[name]
+        return lambda _: layer.forward(query, key, value, caches, plan)
+
+    def contiguous(_: int) -> object:
+        q, k, v = dense
+        return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=SCALE)
+
+    return {
+        "native": forward("native"),
+        "torch_sdpa": forward("torch_sdpa"),
+        "contiguous SDPA": contiguous,
+        "mm": lambda _: torch.mm(square, square),
+    }
+
+
+def measure(contenders: Contenders, rounds: int) -> dict[str, float]:
+    """Milliseconds each, median of interleaved rounds."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, run in contenders.items():
+            started = time.perf_counter()
+            run(turn)
+            if turn:
+                times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def overhead(kernels: Kernels, rounds: int) -> None:
+    config = config_of("bfloat16", 16)
+    caches = CpuNativeBackend.kv_cache_spec(config).allocate(4, device="cpu")
+    batch = AttentionBatch.build(query_lens=[1], seq_lens=[1], block_table=[[1]], slot_mapping=[16])
+    query = torch.randn(1, HEADS, HEAD_SIZE).bfloat16()
+    key = torch.randn(1, KV_HEADS, HEAD_SIZE).bfloat16()
+    for name, (layer, plan) in layers(kernels, config, batch).items():
+        best = []
+        for _ in range(rounds):
+            started = time.perf_counter()
+            for _ in range(200):
+                layer.forward(query, key, key, caches, plan)
+            best.append((time.perf_counter() - started) / 200 * 1e6)
+        print(f"a call on one sequence of one token, {name}: {statistics.median(best):.1f} µs", flush=True)
+
+
+def write(kernels: Kernels, dtype: str, rounds: int) -> None:
+    config, tokens = config_of(dtype, 16), 32768
+    caches = CpuNativeBackend.kv_cache_spec(config).allocate(tokens // 16, device="cpu")
+    batch = AttentionBatch.build(
+        query_lens=[tokens],
+        seq_lens=[tokens],
+        block_table=torch.arange(tokens // 16)[None],
+        slot_mapping=(torch.randperm(tokens // 16)[:, None] * 16 + torch.arange(16)).flatten(),
+    )
+    layer = CpuNativeLayer(config, scale=1.0, sinks=None, alibi_slopes=None, kernels=kernels)
+    plan = CpuNativePlan(config, batch, kernels=kernels)
+    key, value = (torch.randn(tokens, KV_HEADS, HEAD_SIZE).to(caches[0].dtype) for _ in range(2))
+    targets = [torch.empty_like(t) for t in (key, value)]
+
+    def copy(_: int) -> object:
+        return [target.copy_(source) for target, source in zip(targets, (key, value), strict=True)]
+
+    def ours(_: int) -> object:
+        threads = torch.get_num_threads()
+        kernels.write_kv_cache(layer._native, plan.step(16), key, value, caches[0], caches[1], threads)
+        return None
+
+    ms = measure({"copy": copy, "write": ours}, rounds)
+    print(
+        f"cache write, {dtype}: {ms['write']:.1f} ms; a dense copy of the same bytes {ms['copy']:.1f} ms: "
+        f"{ms['copy'] / ms['write'] * 100:.0f} % of copy bandwidth",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--module", help="take this kernel module instead of the platform's choice")
+    parser.add_argument("--dtype", nargs="*", default=["bfloat16", "float32"])
+    parser.add_argument("--context", nargs="*", type=int, default=[1024, 4096])
+    parser.add_argument("--block", nargs="*", type=int, default=[16, 128])
+    parser.add_argument("--batch", nargs="*", type=int, default=[8])
+    parser.add_argument("--cache", nargs="*", default=["auto"], help="what the cache of the decode rows is stored in")
+    parser.add_argument("--rows", nargs="*", default=["decode", "prefill", "write", "overhead"])
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    name = f"hardpoint_cpu_native.{options.module}"
+    if options.module is None:
+        name = hardpoint.platform("cpu").get_operator("cpu_native", "attention").__module__
+    kernels = cast("Kernels", import_module(name))
+    print(f"kernels: {kernels.instruction_set}, {options.threads} threads")
+    if "decode" in options.rows:
+        print(
+            "| decode | context | block | batch | reading GB/s | ours, ms | of reading | over naive | over torch_sdpa |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
+        for dtype, cache, context, batch, block in itertools.product(
+            options.dtype, options.cache, options.context, options.batch, options.block
+        ):
+            contenders, num_bytes, _ = decode(kernels, dtype, cache, context, block, batch)
+            ms = measure(contenders, options.rounds)
+            name = dtype if cache == "auto" else f"{dtype}, {cache} cache"
+            print(
+                f"| {name} | {context} | {block} | {batch} | {num_bytes / ms['read'] / 1e6:.1f} "
+                f"| {ms['native']:.2f} | {ms['read'] / ms['native'] * 100:.0f} % "
+                f"| {ms['naive'] / ms['native']:.1f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
+                flush=True,
+            )
+    if "prefill" in options.rows:
+        print("| prefill | native ms | GFLOP/s | torch.mm GFLOP/s | of mm | over contiguous SDPA | over torch_sdpa |")
+        print("|---|---|---|---|---|---|---|")
+        for dtype in options.dtype:
+            ms = measure(prefill(kernels, dtype, 2048), options.rounds)
+            rate = 2 * HEADS * HEAD_SIZE * 2048**2 / ms["native"] / 1e6
+            mm = 2 * 2048**3 / ms["mm"] / 1e6
+            print(
+                f"| {dtype} | {ms['native']:.1f} | {rate:.0f} | {mm:.0f} | {rate / mm * 100:.0f} % "
+                f"| {ms['contiguous SDPA'] / ms['native']:.2f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
+                flush=True,
+            )
+    if "write" in options.rows:
+        for dtype in options.dtype:
+            write(kernels, dtype, options.rounds)
+    if "overhead" in options.rows:
+        overhead(kernels, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

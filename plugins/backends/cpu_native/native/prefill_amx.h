@@ -1,0 +1,267 @@
+// Prefill in bfloat16 with AMX: tiles of 16 rows of 64 bytes multiply, AVX-512 does the softmax between them. Keys and
+// values are packed once per panel as tiles want them, pairs next to one another; weights are rounded to bfloat16.
+#pragma once
+
+#include <type_traits>
+
+#include "prefill.h"
+
+namespace hardpoint::HARDPOINT_ISA {
+
+constexpr int ROWS_AMX = 512;
+constexpr int PANEL_AMX = 256;
+constexpr int STRIP = 32;  // rows that pass through both products together
+
+struct alignas(64) TileConfig {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+// 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
+inline __m512i pairs(const bfloat16 *p, int count) {
+    return _mm512_maskz_loadu_epi16(count >= 32 ? 0xffffffffu : 0xffffu, p);
+}
+template <class T>
+__m512i pairs(const T *p, int count) {
+    __m512 low = (__m512)load(p), high = count >= 32 ? (__m512)load(p + 16) : _mm512_setzero_ps();
+    return (__m512i)_mm512_cvtne2ps_pbh(high, low);
+}
+
+// Keys [0, count) of a panel: tiles of 16 keys x 32 dimensions, tile (key block, dimension block) after the other.
+// Rows that are null are zeros.
+template <class T>
+void pack_keys(const T *const *rows, int keys, int size, bfloat16 *to) {
+    for (int k = 0; k < keys; k += 16) {
+        for (int d = 0; d < size; d += 32, to += 512) {
+            __m512i r[16];
+            for (int i = 0; i < 16; i++) r[i] = rows[k + i] ? pairs(rows[k + i] + d, size - d) : _mm512_setzero_si512();
+            transpose(r);
+            for (int i = 0; i < 16; i++) _mm512_store_si512(to + i * 32, r[i]);
+        }
+    }
+}
+
+// Values: tiles of 32 keys x 16 dimensions, tile (dimension block, key block) after the other.
+template <class T>
+void pack_values(const T *const *rows, int keys, int size, bfloat16 *to) {
+    auto wide = [size](const T *row, int d) {
+        return row && d < size ? _mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs(row + d, 16))) : _mm512_setzero_si512();
+    };
+    for (int d = 0; d < round_up(size, 32); d += 16)
+        for (int k = 0; k < keys; k += 32, to += 512)
+            for (int i = 0; i < 16; i++)
+                _mm512_store_si512(to + i * 32, _mm512_or_si512(wide(rows[k + 2 * i], d),
+                                                                _mm512_slli_epi32(wide(rows[k + 2 * i + 1], d), 16)));
+}
+
+// Products of 32 rows with packed columns, two blocks of 16 after the other, in small steps: so that vectors can work
+// on another strip between them, while the tiles multiply.
+struct Products {
+    const bfloat16 *a = nullptr;
+    int lda = 0;
+    const bfloat16 *b = nullptr;
+    int b_block = 0;  // elements from one block of 16 columns to the next
+    float *c = nullptr;
+    int ldc = 0;
+    int blocks = 0, depth = 0;  // pairs of column blocks, and steps of 32 for each
+    bool add = false;
+    int block = 0, k = 0;
+
+    bool done() const { return block == blocks; }
+    int left() const { return (blocks - block) * depth - k; }
+    void step() {
+        float *to = c + block * 32;
+        if (k == 0) {
+            if (add) {
+                _tile_loadd(0, to, ldc * 4);
+                _tile_loadd(1, to + 16, ldc * 4);
+                _tile_loadd(2, to + 16 * ldc, ldc * 4);
+                _tile_loadd(3, to + 16 * ldc + 16, ldc * 4);
+            } else {
+                _tile_zero(0);
+                _tile_zero(1);
+                _tile_zero(2);
+                _tile_zero(3);
+            }
+        }
+        const bfloat16 *columns = b + size_t(block) * 2 * b_block + k * 512;
+        _tile_loadd(4, a + k * 32, lda * 2);
+        _tile_loadd(6, columns, 64);
+        _tile_loadd(7, columns + b_block, 64);
+        _tile_loadd(5, a + 16 * lda + k * 32, lda * 2);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+        if (++k < depth) return;
+        _tile_stored(0, to, ldc * 4);
+        _tile_stored(1, to + 16, ldc * 4);
+        _tile_stored(2, to + 16 * ldc, ldc * 4);
+        _tile_stored(3, to + 16 * ldc + 16, ldc * 4);
+        k = 0;
+        block++;
+    }
+};
+
+// 2 to the power of x <= 0, to the digits of a bfloat16.
+inline vf power_of_two(vf x) {
+    __m512 t = (__m512)larger(broadcast(-200.f), x);
+    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    vf f = (vf)t - (vf)n;
+    vf p = 9.61812911e-3f * f + 5.55041087e-2f;
+    p = p * f + 2.40226507e-1f;
+    p = p * f + 6.93147181e-1f;
+    p = p * f + 1.f;
+    return (vf)_mm512_scalef_ps((__m512)p, n);
+}
+
+// 32 rows of an item on their way through a panel.
+struct Strip {
+    int first_row, rows, columns;
+    bool whole;  // every row sees every key of the panel
+};
+
+// The step's tensors are bfloat16. With `state` the rows are left there (sums, largest logits, weights), not finished.
+template <class T>
+void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state = nullptr) {
+    const Layer &layer = c.layer;
+    const Sequence &s = c.step.sequences[item.sequence];
+    const int group = layer.group(), first_head = kv_head * group, rows = (item.last - item.first) * group;
+    const int size = round_up(layer.head_size, 32), v_size = round_up(layer.v_head_size, 32);
+    const int padded = round_up(rows, STRIP);
+
+    // In floats; a bfloat16 is half of one.
+    const size_t n_query = size_t(padded) * size / 2, n_sum = size_t(padded) * v_size, n_keys = PANEL_AMX * size / 2;
+    const size_t n_values = PANEL_AMX * v_size / 2, n_x = STRIP * PANEL_AMX;
+    float *memory = Scratch::mine().floats(n_query + n_sum + n_keys + n_values + 3 * n_x + 2 * padded);
+    auto *query = reinterpret_cast<bfloat16 *>(memory);
+    float *sum = memory + n_query;
+    auto *keys = reinterpret_cast<bfloat16 *>(sum + n_sum), *values = reinterpret_cast<bfloat16 *>(sum + n_sum + n_keys);
+    // Two strips are under way at once, so there are two of each.
+    float *logits[2] = {sum + n_sum + n_keys + n_values, sum + n_sum + n_keys + n_values + n_x};
+    auto *weights0 = reinterpret_cast<bfloat16 *>(logits[1] + n_x);
+    bfloat16 *weights[2] = {weights0, weights0 + n_x};
+    float *largest = logits[1] + 2 * n_x, *weight = largest + padded;
+
+    std::memset(query, 0, n_query * 4);
+    for (int r = 0; r < rows; r++)
+        std::memcpy(query + size_t(r) * size, c.query.at(s.query_start + item.first + r / group, first_head + r % group),
+                    layer.head_size * sizeof(bfloat16));
+    std::fill(sum, sum + n_sum, 0.f);
+    std::fill(largest, largest + padded, -INFINITE);
+    std::fill(weight, weight + padded, 0.f);
+    const TileConfig config;
+    _tile_loadconfig(&config);
+    constexpr float LOG2_E = 1.44269504f;
+    const bool plain = layer.soft_cap == 0 && layer.slopes.empty() && c.scale > 0;
+
+    for (int from = item.low / PANEL_AMX * PANEL_AMX; from < item.high; from += PANEL_AMX) {
+        const int begin = std::max(from, item.low), end = std::min(from + PANEL_AMX, item.high);
+        const T *key_rows[PANEL_AMX] = {}, *value_rows[PANEL_AMX] = {};
+        c.keys.rows(c.step, s, kv_head, begin, end - begin, key_rows + (begin - from));
+        c.values.rows(c.step, s, kv_head, begin, end - begin, value_rows + (begin - from));
+        const int width = round_up(end - from, 32);
+        pack_keys(key_rows, width, layer.head_size, keys);
+        pack_values(value_rows, width, layer.v_head_size, values);
+
+        Strip strips[ROWS_AMX / STRIP + 8];
+        int count = 0;
+        for (int row = 0; row < rows; row += STRIP) {
+            const int here = std::min(STRIP, rows - row);
+            int low, high, all_from, all_to;
+            c.step.visible(s, item.first + row / group, low, all_to);
+            c.step.visible(s, item.first + (row + here - 1) / group, all_from, high);
+            if (high <= from || low >= end) continue;
+            const int columns = std::min(width, round_up(high - from, 32));
+            strips[count++] = {row, here, columns, all_from <= from && from + columns <= all_to};
+        }
+        auto score = [&](int i) {
+            Products p;
+            if (i >= count) return p;
+            p.a = query + size_t(strips[i].first_row) * size, p.lda = size;
+            p.b = keys, p.b_block = 16 * size;
+            p.c = logits[i & 1], p.ldc = PANEL_AMX;
+            p.blocks = strips[i].columns / 32, p.depth = size / 32;
+            return p;
+        };
+        auto mix = [&](int i) {
+            Products p;
+            if (i < 0) return p;
+            p.a = weights[i & 1], p.lda = PANEL_AMX;
+            p.b = values, p.b_block = 16 * width;
+            p.c = sum + size_t(strips[i].first_row) * v_size, p.ldc = v_size;
+            p.blocks = v_size / 32, p.depth = strips[i].columns / 32, p.add = true;
+            return p;
+        };
+        // While one strip's weights are worked out, tiles multiply the last one's with values and the next one's
+        // queries with keys.
+        Products before, after = score(0);
+        while (!after.done()) after.step();
+        for (int i = 0; i < count; i++) {
+            const Strip strip = strips[i];
+            before = mix(i - 1), after = score(i + 1);
+            const int steps = (before.left() + after.left() + strip.rows - 1) / strip.rows;
+            for (int r = 0; r < strip.rows; r++) {
+                const int line = strip.first_row + r, token = item.first + line / group;
+                float *row = logits[i & 1] + r * PANEL_AMX, &old = largest[line];
+                float top, factor = 1;
+                if (plain && strip.whole) {
+                    vf most = load(row);
+                    for (int j = N; j < strip.columns; j += N) most = larger(load(row + j), most);
+                    factor = c.scale;
+                    top = horizontal_max(most) * factor;
+                } else {
+                    int low = 0, high = 0;
+                    if (!strip.whole) c.step.visible(s, token, low, high);
+                    top = logits_of_row(layer, c.scale, row, strip.columns, from, low, high, strip.whole,
+                                        first_head + line % group, s.position(token));
+                }
+                top = std::max(top, old);
+                const float base = top == -INFINITE ? 0 : top;
+                const vf less = broadcast(base * LOG2_E);
+                const float times = factor * LOG2_E;
+                vf total{}, more{};
+                for (int j = 0; j < strip.columns; j += 32) {
+                    vf p = power_of_two(load(row + j) * times - less), q = power_of_two(load(row + j + 16) * times - less);
+                    total += p, more += q;
+                    _mm512_store_si512(weights[i & 1] + r * PANEL_AMX + j,
+                                       (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
+                }
+                for (int step = 0; step < steps; step++) {
+                    if (!before.done()) before.step();
+                    else if (!after.done()) after.step();
+                }
+                if (top != old) {
+                    const float fade = exponential(broadcast(old) - base)[0];
+                    weight[line] *= fade;
+                    float *o = sum + size_t(line) * v_size;
+                    for (int d = 0; d < v_size; d += N) store(o + d, load(o + d) * fade);
+                    old = top;
+                }
+                weight[line] += horizontal_sum(total + more);
+            }
+            for (int r = strip.rows; r < STRIP; r++)
+                std::memset(weights[i & 1] + r * PANEL_AMX, 0, strip.columns * sizeof(bfloat16));
+            while (!before.done()) before.step();
+            while (!after.done()) after.step();
+        }
+        before = mix(count - 1);
+        while (!before.done()) before.step();
+    }
+    _tile_release();
+    if (state) {
+        for (int r = 0; r < rows; r++)
+            std::memcpy(state + size_t(r) * layer.v_head_size, sum + size_t(r) * v_size, sizeof(float) * layer.v_head_size);
+        std::memcpy(state + size_t(rows) * layer.v_head_size, largest, sizeof(float) * rows);
+        std::memcpy(state + size_t(rows) * (layer.v_head_size + 1), weight, sizeof(float) * rows);
+        return;
+    }
+    for (int r = 0; r < rows; r++)
+        finish(c, s.query_start + item.first + r / group, first_head + r % group, sum + size_t(r) * v_size, largest[r],
+               weight[r]);
+}
+
+}  // namespace hardpoint::HARDPOINT_ISA

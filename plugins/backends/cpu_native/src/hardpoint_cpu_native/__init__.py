@@ -1,0 +1,1 @@
+"""Compiled paged attention for CPUs, as an attention backend for Hardpoint."""

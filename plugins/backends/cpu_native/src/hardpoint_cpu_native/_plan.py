@@ -1,0 +1,56 @@
+"""A step, as the kernels take it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch  # noqa: TID253  # imported only with a chosen backend
+
+from hardpoint.attention import AttentionPlan
+from hardpoint_cpu_native import _handles
+
+if TYPE_CHECKING:
+    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint_cpu_native._kernels import Kernels, NativeStep
+
+
+class CpuNativePlan(AttentionPlan):
+    """Holds copies: changing the batch's tensors afterwards changes nothing here."""
+
+    def __init__(self, config: AttentionConfig, batch: AttentionBatch, *, kernels: Kernels) -> None:
+        self.config = config
+        self.kernels = kernels
+        self.handle = torch.tensor(_handles.register(self))
+        self.update(batch)
+
+    def update(self, batch: AttentionBatch) -> None:
+        """Work it all out anew."""
+        self._batch = batch
+        self.num_tokens = batch.num_actual_tokens
+        self._step: NativeStep | None = None
+        self._block_size = 0
+        if batch.block_table is None or self.config.block_size is not None:
+            self.step(self.config.block_size or 0)
+
+    def step(self, block_size: int) -> NativeStep:
+        """The step for a cache of that block size, which the config need not tell; 0 where there is no cache."""
+        if self._step is not None and self._block_size in (block_size, block_size or self._block_size):
+            return self._step
+        config, batch = self.config, self._batch
+        table, slots = batch.block_table, batch.slot_mapping
+        self._step = self.kernels.step(
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            block_size=block_size if table is not None else 0,
+            bfloat=config.dtype == "bfloat16",
+            causal=config.causal and batch.causal,
+            window=config.sliding_window or 0,
+            query_starts=batch.query_start_loc_host,
+            seq_lens=batch.seq_lens_host,
+            key_starts=batch.new_key_starts,
+            table=table if table is None or table.dtype == torch.int32 else table.to(torch.int32),
+            slots=slots if slots is None or slots.dtype == torch.int64 else slots.to(torch.int64),
+            threads=torch.get_num_threads(),
+        )
+        self._block_size = block_size
+        return self._step

@@ -1,0 +1,175 @@
+"""Threads: how many, what they have no influence on, and what a fork leaves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from hardpoint.attention import AttentionConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hardpoint_cpu_native._kernels import Kernels
+    from tests.attention.conformance import Step
+
+pytestmark = pytest.mark.torch
+
+CONFIG = AttentionConfig(head_size=64, num_heads=8, num_kv_heads=2, dtype="bfloat16", block_size=16)
+
+
+@pytest.fixture(autouse=True)
+def _same_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+# Large enough for several threads. `bytes_of` asks nothing of torch, whose own threads do not survive a fork.
+PREPARE = """
+import ctypes, importlib, os, sys, threading
+import torch
+from hardpoint.attention import AttentionBatch, AttentionConfig
+from hardpoint_cpu_native.backend import CpuNativeBackend
+kernels = importlib.import_module("hardpoint_cpu_native." + sys.argv[1])
+CpuNativeBackend.kernels = classmethod(lambda _: kernels)
+torch.manual_seed(0)
+config = AttentionConfig(head_size=64, num_heads=8, num_kv_heads=2, dtype="bfloat16", block_size=16)
+spec = CpuNativeBackend.kv_cache_spec(config)
+cache = spec.allocate(80, device="cpu")
+for tensor in cache:
+    tensor.normal_()
+batch = AttentionBatch.build(
+    query_lens=[1, 1, 64], seq_lens=[500, 400, 300], block_table=[list(range(n, n + 33)) for n in (0, 20, 40)],
+    slot_mapping=[-1] * 66,
+)
+torch.set_num_threads(4)
+layer = CpuNativeBackend.create_layer(config, scale=0.1, device="cpu")
+layer.most_threads = 4
+plan = CpuNativeBackend.plan(config, batch)
+query, key = torch.randn(66, 8, 64).bfloat16(), torch.randn(66, 2, 64).bfloat16()
+out = torch.empty_like(query)
+def bytes_of(tensor):
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * 2)
+def attend():
+    layer.forward(query, key, key, cache, plan, out=out)
+    return bytes_of(out)
+def child(work):
+    number = os.fork()
+    if number == 0:
+        os._exit(0 if work() else 9)
+    _, status = os.waitpid(number, 0)
+    assert status == 0, status
+"""
+
+
+def run(script: str, kernels: Kernels) -> str:
+    """What a process prints that has the step above."""
+    command = [sys.executable, "-W", "ignore", "-c", PREPARE + script, f"_{kernels.instruction_set}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_child_of_a_fork_has_threads_of_its_own(kernels: Kernels) -> None:
+    """After the parent's threads have worked, children and their children get the same result."""
+    script = """
+expected = attend()
+def twice():
+    if attend() != expected:
+        return False
+    child(lambda: attend() == expected)
+    return len(os.listdir("/proc/self/task")) == 4
+child(twice)
+child(lambda: attend() == expected)
+print(attend() == expected)
+"""
+    assert run(script, kernels) == "True"
+
+
+def test_a_fork_in_the_middle_of_a_call_harms_nobody(kernels: Kernels) -> None:
+    """Another thread is inside a kernel, holding the pool, while this one forks again and again."""
+    script = """
+expected = attend()
+stop = threading.Event()
+def work():
+    mine = torch.empty_like(query)
+    while not stop.is_set():
+        layer.forward(query, key, key, cache, plan, out=mine)
+thread = threading.Thread(target=work)
+thread.start()
+for _ in range(10):
+    child(lambda: attend() == expected)
+stop.set()
+thread.join()
+print(attend() == expected)
+"""
+    assert run(script, kernels) == "True"
+
+
+def test_as_many_threads_as_torch_may_have_and_as_the_budget_allows(kernels: Kernels) -> None:
+    """One more per helper, counted by the kernel; a call with fewer starts none."""
+    script = """
+count = lambda: len(os.listdir("/proc/self/task"))
+torch.set_num_threads(1)
+before = count()
+attend()
+print(count() - before)
+torch.set_num_threads(4)
+layer.most_threads = 2
+attend()
+print(count() - before)
+layer.most_threads = 64
+attend()
+print(count() - before)
+"""
+    assert run(script, kernels).split() == ["0", "1", "3"]
+
+
+def test_the_budget_is_the_platforms(backend: Any) -> None:
+    """A layer takes no more threads than the process has CPUs."""
+    import hardpoint
+
+    layer = backend.create_layer(CONFIG, scale=1.0, device="cpu")
+    assert layer.most_threads == getattr(hardpoint.platform("cpu"), "usable_cpus")  # noqa: B009  # not in the contract
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_neither_threads_nor_repetition_change_a_bit(random_step: Callable[..., Step], dtype: str) -> None:
+    """Long sequences are cut alike however many work on them."""
+    config = AttentionConfig(head_size=64, num_heads=4, num_kv_heads=1, dtype=dtype, block_size=16)
+    step = random_step(config, [1, 200, 1], [1500, 700, 30])
+    layer = step.layer()
+    results = []
+    for threads in (1, 2, 3, 7, 7):
+        torch.set_num_threads(threads)
+        layer.most_threads = threads  # type: ignore[attr-defined]  # this plugin's own layer
+        results.append(layer.forward(step.query, step.key, step.value, step.cache, step.plan()))
+    assert all(torch.equal(result, results[0]) for result in results)  # type: ignore[arg-type]  # tensors, without lse
+
+
+def test_calls_from_several_threads_at_once(random_step: Callable[..., Step]) -> None:
+    """Each has its result; whoever finds the pool taken works alone."""
+    steps = [random_step(CONFIG, [1, 40, 1], [700, 300, 30], seed=seed) for seed in range(4)]
+    layer = steps[0].layer()
+    expected = [layer.forward(s.query, s.key, s.value, s.cache, s.plan()) for s in steps]
+    wrong = []
+
+    def work(number: int) -> None:
+        step = steps[number]
+        for _ in range(20):
+            out = layer.forward(step.query, step.key, step.value, step.cache, step.plan())
+            if not torch.equal(out, expected[number]):  # type: ignore[arg-type]  # tensors, without lse
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
