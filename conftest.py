@@ -18,9 +18,20 @@ ROOT = Path(__file__).parent
 
 # The same examples at every run, so that a red build is its change's fault. New ones are looked for with
 # HYPOTHESIS_PROFILE=search.
-hypothesis.settings.register_profile("repeat", derandomize=True, database=None)
+hypothesis.settings.register_profile(
+    "repeat",
+    derandomize=True,
+    database=None,
+    # How long an example takes, a busy machine decides.
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.register_profile("search")
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "repeat")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Threads that wait for work by spinning take the processor from the other workers. Read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def _importable(*names: str) -> bool:

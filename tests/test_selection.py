@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -343,12 +344,14 @@ def test_nothing_left_says_everything(site: Site) -> None:
     text = str(caught.value)
     parts = [
         "head_size=64",
-        "first       failed at import  ImportError: libx.so",
+        "first failed at import ImportError: libx.so",
         "second line",
-        "second      rejected          head_size=64 is not for me\n",
+        "second rejected head_size=64 is not for me\n",
         "nor float32\n",
     ]
-    positions = [text.index(part) for part in parts]
+    # How wide a column is, the longest name decides, of those too that are installed here and left out.
+    narrow = re.sub(" +", " ", text)
+    positions = [narrow.index(part) for part in parts]
     assert positions == sorted(positions)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == text

@@ -192,6 +192,9 @@ def install(
     for name in groups:
         if name not in {"torch", "weights"}:
             arguments += layout.group(name)
+            arguments += [
+                item for folder in distributions if folder != layout.ROOT for item in layout.group(name, folder)
+            ]
     with tempfile.TemporaryDirectory() as scratch:
         if oldest:
             floors = Path(scratch) / "oldest.txt"

@@ -60,10 +60,10 @@ def sources(folder: Path) -> list[Path]:
     return [*kept, *sorted(file for file in folder.iterdir() if file.is_file())]
 
 
-def group(name: str) -> list[str]:
-    """The requirements of one of the root's dependency groups."""
-    listed: list[str] = project(ROOT)["dependency-groups"][name]
-    return listed
+def group(name: str, folder: Path = ROOT) -> list[str]:
+    """The requirements of a dependency group: the root's, or what one distribution needs beside it."""
+    groups: dict[str, list[str]] = project(folder).get("dependency-groups", {})
+    return groups[name] if folder == ROOT else groups.get(name, [])
 
 
 def requirement_name(requirement: str) -> str:

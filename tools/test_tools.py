@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,16 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def load(name: str) -> Any:  # a script is no module that could be imported by name everywhere
+    """One of the scripts, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_script(code: str, cache: Path, status: int = 0) -> str:
@@ -142,3 +154,41 @@ def test_branches_below_the_floor_fail(tmp_path: Path, covered: int, status: int
     report.write_text(json.dumps({"totals": {"covered_branches": covered, "num_branches": 100}}), encoding="utf-8")
     command = [sys.executable, str(ROOT / "tools" / "branches.py"), "95", str(report)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == status
+
+
+def test_a_signature_is_read_from_the_source_alone() -> None:
+    """Kinds and texts of defaults, of functions and methods; the last of several definitions counts."""
+    source = """
+class Wrapper:
+    @overload
+    def run(self, q): ...
+    def run(self, q, /, *args, scale=None, window=(-1, -1), **more): ...
+"""
+    signatures = load("signatures")
+    assert signatures.read_signature(source, "Wrapper.run") == [
+        {"name": "self", "kind": "positional_only"},
+        {"name": "q", "kind": "positional_only"},
+        {"name": "args", "kind": "var_positional"},
+        {"name": "scale", "kind": "keyword_only", "default": "None"},
+        {"name": "window", "kind": "keyword_only", "default": "(-1, -1)"},
+        {"name": "more", "kind": "var_keyword"},
+    ]
+    with pytest.raises(LookupError, match="there is no function go"):
+        signatures.read_signature(source, "go")
+    with pytest.raises(LookupError, match="there is no class Other"):
+        signatures.read_signature(source, "Other.run")
+
+
+def test_a_signature_file_is_written_back_with_what_it_names(tmp_path: Path) -> None:
+    """The file says which functions; version and parameters are filled in, one parameter a line."""
+    (tmp_path / "module.py").write_text("def attend(q, k=1): ...")
+    target = tmp_path / "signatures.json"
+    functions = {"package:attend": {"file": "module.py", "object": "attend"}}
+    target.write_text(json.dumps({"distribution": "package", "version": "", "functions": functions}))
+    load("signatures").record(target, tmp_path, "1.2")
+    written = json.loads(target.read_text())
+    assert (written["distribution"], written["version"]) == ("package", "1.2")
+    assert written["functions"]["package:attend"]["parameters"] == [
+        {"name": "q", "kind": "positional_or_keyword"},
+        {"name": "k", "kind": "positional_or_keyword", "default": "1"},
+    ]

@@ -22,11 +22,22 @@ def normalise_distribution(name: str) -> str:
 
 
 def near_miss(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most likely meant, or None."""
-    import difflib
+    """The known name that `name` most likely meant, or None.
 
-    close = difflib.get_close_matches(normalise_name(name), list(known), n=1, cutoff=0.6)
-    return close[0] if close else None
+    Of several that are close the one that begins alike: ``flash_attention`` means `flash_attn`, though `flex_attention`
+    shares more letters with it.
+    """
+    import difflib
+    from itertools import takewhile
+
+    asked = normalise_name(name)
+    close = difflib.get_close_matches(asked, list(known), n=3, cutoff=0.6)
+
+    def likeness(item: str) -> float:
+        alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(asked, item, strict=False)))
+        return difflib.SequenceMatcher(None, item, asked).ratio() + alike / max(len(asked), 1) / 2
+
+    return max(close, key=likeness, default=None)
 
 
 def unknown_name_text(what: str, name: str, installed: Iterable[str], also_known: Iterable[str] = ()) -> str:

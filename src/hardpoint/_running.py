@@ -81,6 +81,8 @@ class Start(threading.Thread):
         self._has_input = has_input
         self._process: subprocess.Popen[bytes] | None = None
         self._error: BaseException | None = None
+        # Not `join`: in CPython 3.11 one that a signal interrupts takes the thread for ended, though it still runs.
+        self._has_started = threading.Event()
         self.start()
 
     def run(self) -> None:
@@ -96,10 +98,12 @@ class Start(threading.Thread):
             )
         except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
             self._error = error
+        finally:
+            self._has_started.set()
 
     def wait(self) -> subprocess.Popen[bytes]:
         """The process. Errors: `OSError` where it could not be started."""
-        self.join()
+        self._has_started.wait()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -109,7 +113,7 @@ class Start(threading.Thread):
 
     def end(self) -> bool:
         """Kill and reap whatever was started. False: it did not end in time."""
-        self.join()
+        self._has_started.wait()
         return self._process is None or end(self._process)
 
 

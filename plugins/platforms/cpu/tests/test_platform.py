@@ -207,3 +207,13 @@ def test_torch_members(make_machine: Make) -> None:
     with platform.inference_mode():
         assert torch.is_inference_mode_enabled()
     assert str(platform.torch_device()) == "cpu"
+
+
+@pytest.mark.parametrize(("value", "offered"), [(None, False), ("0", False), ("", False), ("1", True), ("True", True)])
+def test_triton_is_offered_where_its_interpreter_is_switched_on(
+    make_machine: Make, value: str | None, offered: bool
+) -> None:
+    """Triton's own variable, as the machine has it; the class itself offers it to nobody."""
+    machine = make_machine(variables={} if value is None else {"TRITON_INTERPRET": value})
+    assert ("triton" in platform_of(machine).torch_features) == offered
+    assert "triton" not in CpuPlatform.torch_features

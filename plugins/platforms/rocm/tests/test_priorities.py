@@ -10,7 +10,7 @@ from hardpoint_rocm._arch import capability_of, parse_arch
 from hardpoint_rocm.platform import RocmPlatform
 
 LATENT = {"kind": "mla_attention", "head_size": 576, "num_kv_heads": 1, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-CDNA = ["aiter_fa", "aiter_unified", "triton_attn", "flash_attn", "flex_attention", "torch_sdpa"]
+CDNA = ["aiter_fa", "aiter_unified", "triton_attn", "flex_attention", "torch_sdpa"]
 CDNA2 = ["triton_attn", "flash_attn", "flex_attention", "torch_sdpa"]
 PLAIN = ["triton_attn", "flex_attention", "torch_sdpa"]
 
@@ -32,10 +32,10 @@ def order(arch: str | None, **changes: Any) -> list[str]:
         ("gfx942", CDNA),
         ("gfx942:sramecc+:xnack-", CDNA),
         ("gfx950", CDNA),
-        ("gfx1250", CDNA),
+        ("gfx1250", PLAIN),
         (None, CDNA),
-        ("gfx1200", ["aiter_unified", *PLAIN]),
-        ("gfx1201", ["aiter_unified", *PLAIN]),
+        ("gfx1200", PLAIN),
+        ("gfx1201", PLAIN),
         ("gfx1100", PLAIN),
         ("gfx1151", PLAIN),
         ("gfx1030", PLAIN),
@@ -44,7 +44,7 @@ def order(arch: str | None, **changes: Any) -> list[str]:
     ],
 )
 def test_decoders(arch: str | None, expected: list[str]) -> None:
-    """AMD's own kernels where they were written for: AITER's from CDNA3 on, one of them on RDNA4; Triton elsewhere."""
+    """AMD's own kernels where they were written for: AITER's on CDNA3 and 4, Triton elsewhere."""
     assert order(arch) == expected
 
 
@@ -60,15 +60,15 @@ def test_without_a_causal_mask(arch: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("kind", ["encoder", "encoder_only"])
 def test_encoders(kind: str) -> None:
     """Packed kernels first, then torch's own."""
-    assert order("gfx942", attention_type=kind) == ["aiter_fa", "flash_attn", "torch_sdpa", "triton_attn"]
+    assert order("gfx942", attention_type=kind) == ["aiter_fa", "torch_sdpa", "triton_attn"]
     assert order("gfx90a", attention_type=kind) == ["flash_attn", "torch_sdpa", "triton_attn"]
-    assert order("gfx1100", attention_type=kind) == ["flash_attn", "torch_sdpa", "triton_attn"]
+    assert order("gfx1100", attention_type=kind) == ["torch_sdpa", "triton_attn"]
 
 
 def test_cross_attention() -> None:
     """Only who takes keys of another sequence is named."""
-    assert order("gfx942", attention_type="encoder_decoder") == ["aiter_unified", "triton_attn", "torch_sdpa"]
-    assert order("gfx1201", attention_type="encoder_decoder") == ["aiter_unified", "triton_attn", "torch_sdpa"]
+    assert order("gfx942", attention_type="encoder_decoder") == ["aiter_fa", "triton_attn", "torch_sdpa"]
+    assert order("gfx1201", attention_type="encoder_decoder") == ["triton_attn", "torch_sdpa"]
     assert order("gfx90a", attention_type="encoder_decoder") == ["triton_attn", "torch_sdpa"]
 
 
@@ -83,7 +83,7 @@ def test_cross_attention() -> None:
     ],
 )
 def test_latent(arch: str | None, expected: list[str]) -> None:
-    """AITER's latent kernel is for CDNA3 and later."""
+    """AITER's latent kernel is for CDNA3 and 4."""
     assert order(arch, **LATENT) == expected
 
 
@@ -91,7 +91,7 @@ def test_every_rank_has_its_reason() -> None:
     """Each line names a reason and a distribution, and no list names a backend twice."""
     tables = [table for name, table in vars(_priorities).items() if isinstance(table, tuple) and name.isupper()]
     public = [table for table in tables if table and not isinstance(table[0], str)]
-    assert len(public) >= 10
+    assert len(public) >= 9
     for table in public:
         assert all(item.reason and item.distribution for item in table)
         assert len({item.name for item in table}) == len(table)

@@ -26,7 +26,7 @@ DECODER: Final = (
     ),
     BackendPriority(
         name="flex_attention",
-        reason="needs a C++ compiler at start-up; as fast as gathering in bfloat16, a hundred times slower in float32",
+        reason="needs a C++ compiler at start-up, and compiles for half a minute; no faster than gathering",
         distribution=_FLEX,
     ),
 )

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hardpoint import DeviceCapability, KernelModule
+    from hardpoint._machine import Machine
     from hardpoint.attention import AttentionConfig
+    from hardpoint.hookspecs import Device
     from hardpoint_cpu._division import CoreShare
 
 # A process that resolves its platform imports this module: what only later questions need is imported with them.
@@ -31,6 +33,12 @@ class CpuPlatform(Platform):
     ray_device_key: ClassVar[str | None] = "CPU"
     dist_backend: ClassVar[str | None] = "gloo"
     torch_features: ClassVar[frozenset[str]] = frozenset(("aten", "sdpa", "compile"))
+
+    def __init__(self, machine: Machine, devices: Sequence[Device]) -> None:
+        super().__init__(machine, devices)
+        # Triton has no driver for a CPU; its interpreter needs none, and its own variable switches it on.
+        if (machine.variable("TRITON_INTERPRET") or "").strip().lower() in ("1", "true", "yes", "on", "y"):
+            self.torch_features = self.torch_features | {"triton"}  # type: ignore[misc]  # this machine's, not the class's
 
     @property
     def name(self) -> str:

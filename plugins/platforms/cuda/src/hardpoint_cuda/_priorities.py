@@ -29,7 +29,9 @@ _FLASH_DENSE: Final = BackendPriority(
 )
 
 DENSE_BLACKWELL: Final = (
-    BackendPriority("flashinfer", "its TRT-LLM kernels are built for this generation's matrix units", _INFER),
+    BackendPriority(
+        "flashinfer", "picks cuDNN's kernels for this generation's matrix units, where they beat its own", _INFER
+    ),
     BackendPriority("flash_attn", "FA4 where its head sizes fit, else FA2, which does not use these units", _FLASH),
     _TRITON_DENSE,
     _FLEX_DENSE,
@@ -38,6 +40,12 @@ DENSE_BLACKWELL: Final = (
 DENSE: Final = (
     _FLASH_DENSE,
     BackendPriority("flashinfer", "as fast in decode, and with more formats of the cache; decoders only", _INFER),
+    _TRITON_DENSE,
+    _FLEX_DENSE,
+    _SDPA_DENSE,
+)
+DENSE_THOR: Final = (
+    BackendPriority("flash_attn", "FA4's kernels for this generation; FlashInfer's sources have none", _FLASH),
     _TRITON_DENSE,
     _FLEX_DENSE,
     _SDPA_DENSE,
@@ -62,19 +70,31 @@ ENCODER_OLD: Final = (
     BackendPriority("triton_attn", "for what torch refuses, or where that distribution is not installed", _TRITON),
 )
 
-_TRITON_LATENT: Final = BackendPriority("triton_mla", "runs on every generation", _TRITON)
+_TRITON_LATENT: Final = BackendPriority("triton_mla", "runs on every generation from 8.0 on", _TRITON)
 _TORCH_LATENT: Final = BackendPriority("torch_mla", "gathers the latent cache; needs nothing but torch", _SDPA)
 LATENT_BLACKWELL: Final = (
-    BackendPriority("flashinfer_mla", "built for this generation's matrix units, and for no other", _INFER),
+    BackendPriority("flashinfer_mla", "picks among its kernels for this generation by the size of the step", _INFER),
+    _TRITON_LATENT,
+    _TORCH_LATENT,
+)
+LATENT_THOR: Final = (
+    BackendPriority("flash_attn_mla", "FA4's absorbed form; FlashInfer's sources have none here", _FLASH),
     _TRITON_LATENT,
     _TORCH_LATENT,
 )
 LATENT_HOPPER: Final = (
     BackendPriority("flash_attn_mla", "FA3's latent form: for this generation, and for no other", _FLASH),
+    BackendPriority("flashinfer_mla", "its kernels of generation 3; fewer counts of heads, but 8-bit caches", _INFER),
+    _TRITON_LATENT,
+    _TORCH_LATENT,
+)
+LATENT_AMPERE: Final = (
+    BackendPriority("flashinfer_mla", "the only tuned latent kernels for 8.x: those of generation 2", _INFER),
     _TRITON_LATENT,
     _TORCH_LATENT,
 )
 LATENT: Final = (_TRITON_LATENT, _TORCH_LATENT)
+LATENT_OLD: Final = (_TORCH_LATENT,)
 
 
 def priorities(capability: DeviceCapability | None, config: AttentionConfig) -> tuple[BackendPriority, ...]:
@@ -82,12 +102,15 @@ def priorities(capability: DeviceCapability | None, config: AttentionConfig) -> 
     version = None if capability is None or capability.runtime != "cuda" else capability.version
     major = 8 if version is None else version[0]
     if config.kind == "mla_attention":
-        return {9: LATENT_HOPPER, 10: LATENT_BLACKWELL}.get(major, LATENT)
+        latent = {8: LATENT_AMPERE, 9: LATENT_HOPPER, 10: LATENT_BLACKWELL, 11: LATENT_THOR}
+        return latent.get(major, LATENT if major >= 8 else LATENT_OLD)
     if config.attention_type in ("encoder", "encoder_only"):
         return ENCODER if major >= 8 else ENCODER_OLD
     if config.attention_type == "encoder_decoder":
         return CROSS if major >= 8 else CROSS_OLD
     if major < 8:
         return DENSE_OLD
+    if major == 11:
+        return DENSE_THOR
     # FlashInfer's kernels for this generation are not to be trusted without a causal mask.
     return DENSE_BLACKWELL if major == 10 and config.causal else DENSE

@@ -21,7 +21,7 @@ _FLEX: Final = "hardpoint-flex-attention"
 _SDPA: Final = "hardpoint-torch-sdpa"
 
 _AITER_FA: Final = BackendPriority(
-    "aiter_fa", "AMD's assembly for this generation: the fastest prefill and decode; head sizes 64, 128, 256", _AITER
+    "aiter_fa", "AMD's assembly for this generation: the fastest prefill and decode; head sizes up to 256", _AITER
 )
 _AITER_UNIFIED: Final = BackendPriority(
     "aiter_unified", "AMD's tuned Triton kernel: any head size, sinks, windows; causal masks only", _AITER
@@ -35,20 +35,17 @@ _FLASH_DENSE: Final = BackendPriority(
 _FLEX_DENSE: Final = BackendPriority("flex_attention", "one compilation per family of shapes, at start-up", _FLEX)
 _SDPA_DENSE: Final = BackendPriority("torch_sdpa", "gathers the cache before each call; needs nothing but torch", _SDPA)
 
-DENSE_CDNA: Final = (_AITER_FA, _AITER_UNIFIED, _TRITON_DENSE, _FLASH_DENSE, _FLEX_DENSE, _SDPA_DENSE)
-"""CDNA3 and later, which AITER's assembly is written for."""
+DENSE_CDNA: Final = (_AITER_FA, _AITER_UNIFIED, _TRITON_DENSE, _FLEX_DENSE, _SDPA_DENSE)
+"""CDNA3 and 4, which AITER's assembly is written for. Its table of architectures has neither RDNA4 nor gfx1250.
 
-DENSE_CDNA_BIDIRECTIONAL: Final = (_AITER_FA, _TRITON_DENSE, _FLASH_DENSE, _FLEX_DENSE, _SDPA_DENSE)
+FlashAttention takes nothing here that AITER's assembly refuses; its own wish puts it next where AITER is missing.
+"""
+
+DENSE_CDNA_BIDIRECTIONAL: Final = (_AITER_FA, _TRITON_DENSE, _FLEX_DENSE, _SDPA_DENSE)
 
 DENSE_CDNA2: Final = (
     BackendPriority("triton_attn", "the best paged kernel here: AITER begins with CDNA3", _TRITON),
     _FLASH_DENSE,
-    _FLEX_DENSE,
-    _SDPA_DENSE,
-)
-DENSE_RDNA4: Final = (
-    BackendPriority("aiter_unified", "AMD's tuned Triton kernel, the one of AITER's that runs here", _AITER),
-    _TRITON_DENSE,
     _FLEX_DENSE,
     _SDPA_DENSE,
 )
@@ -58,7 +55,7 @@ DENSE: Final = (
     _SDPA_DENSE,
 )
 
-CROSS_AITER: Final = (_AITER_UNIFIED, _TRITON_DENSE, _SDPA_DENSE)
+CROSS_AITER: Final = (_AITER_FA, _TRITON_DENSE, _SDPA_DENSE)
 CROSS: Final = (_TRITON_DENSE, _SDPA_DENSE)
 
 _SDPA_ENCODER: Final = BackendPriority("torch_sdpa", "torch's own kernel, one call per sequence", _SDPA)
@@ -67,21 +64,20 @@ _TRITON_ENCODER: Final = BackendPriority(
 )
 ENCODER_CDNA: Final = (
     BackendPriority("aiter_fa", "packed sequences in one call, in AMD's assembly", _AITER),
+    _SDPA_ENCODER,
+    _TRITON_ENCODER,
+)
+ENCODER_CDNA2: Final = (
     BackendPriority("flash_attn", "packed sequences in one call, on Composable Kernel", _FLASH),
     _SDPA_ENCODER,
     _TRITON_ENCODER,
 )
-ENCODER_CDNA2: Final = ENCODER_CDNA[1:]
-ENCODER: Final = (
-    BackendPriority("flash_attn", "packed sequences in one call, where its build in Triton is switched on", _FLASH),
-    _SDPA_ENCODER,
-    _TRITON_ENCODER,
-)
+ENCODER: Final = (_SDPA_ENCODER, _TRITON_ENCODER)
 
 _TRITON_LATENT: Final = BackendPriority("triton_mla", "runs on every generation", _TRITON)
 _TORCH_LATENT: Final = BackendPriority("torch_mla", "gathers the latent cache; needs nothing but torch", _SDPA)
 LATENT_CDNA: Final = (
-    BackendPriority("aiter_mla", "AMD's assembly for the latent form, from CDNA3 on", _AITER),
+    BackendPriority("aiter_mla", "AMD's assembly for the latent form, for CDNA3 and 4", _AITER),
     _TRITON_LATENT,
     _TORCH_LATENT,
 )
@@ -91,17 +87,14 @@ LATENT: Final = (_TRITON_LATENT, _TORCH_LATENT)
 def priorities(capability: DeviceCapability | None, config: AttentionConfig) -> tuple[BackendPriority, ...]:
     """Best first. Of a device of unknown architecture CDNA3's order is assumed: support decides anyway."""
     arch = None if capability is None or capability.runtime != "rocm" else parse_arch(capability.arch)
-    is_new = arch is None or arch.matches("gfx94 gfx95 gfx125")
+    is_new = arch is None or arch.matches("gfx94 gfx95")
     is_cdna2 = arch is not None and arch.matches("gfx90a")
     if config.kind == "mla_attention":
         return LATENT_CDNA if is_new else LATENT
     if config.attention_type in ("encoder", "encoder_only"):
         return ENCODER_CDNA if is_new else ENCODER_CDNA2 if is_cdna2 else ENCODER
-    is_rdna4 = arch is not None and arch.matches("gfx12") and not is_new
     if config.attention_type == "encoder_decoder":
-        return CROSS_AITER if is_new or is_rdna4 else CROSS
+        return CROSS_AITER if is_new else CROSS
     if is_new:
         return DENSE_CDNA if config.causal else DENSE_CDNA_BIDIRECTIONAL
-    if is_rdna4 and config.causal:
-        return DENSE_RDNA4
     return DENSE_CDNA2 if is_cdna2 else DENSE

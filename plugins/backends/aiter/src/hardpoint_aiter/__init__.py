@@ -1,0 +1,1 @@
+"""AMD AITER as attention backends for Hardpoint."""

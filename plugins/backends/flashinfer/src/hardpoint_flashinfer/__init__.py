@@ -1,0 +1,1 @@
+"""FlashInfer as attention backends for Hardpoint."""

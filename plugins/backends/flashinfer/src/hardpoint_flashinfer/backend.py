@@ -1,0 +1,106 @@
+"""The class behind ``flashinfer``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention._kernel_smallest import run_smallest
+from hardpoint.errors import ConfigError, EnvironmentFailure
+from hardpoint_flashinfer._layer import FlashInferLayer, FlashInferPlan
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import torch
+
+    from hardpoint import DeviceCapability
+    from hardpoint._reasons import Reason
+    from hardpoint.attention import AttentionBatch, AttentionConfig
+
+_AXES: Final = ("block", "token", "head", "content")
+_NAMES: Final = ("BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper")
+
+
+class FlashInferBackend(AttentionBackend):
+    """FlashInfer's paged wrappers, planned per step and group of layers; the library picks the kernel.
+
+    No graph of a step can be replayed, because the number of written rows is part of it.
+    """
+
+    graph_support = GraphSupport.NEVER
+
+    @classmethod
+    def validate_configuration(
+        cls, device_capability: DeviceCapability | None, config: AttentionConfig
+    ) -> list[Reason]:
+        """Imports the library."""
+        load(*_NAMES)
+        return []
+
+    @classmethod
+    def prepare(cls, config: AttentionConfig, device: torch.device | str) -> None:
+        """Run the smallest step: the library compiles its kernels there."""
+        run_smallest(cls, config, device)
+
+    @classmethod
+    def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
+        """Key and value, of equal strides. Indexed as the library's layout ``NHD``; in memory heads may come first."""
+        if config.block_size is None:
+            raise ConfigError("a cache needs block_size", field="block_size")
+        return KVCacheSpec(
+            tensors=tuple(
+                CacheTensorSpec(
+                    role=role,
+                    axes=_AXES,
+                    sizes=(config.block_size, config.num_kv_heads, config.head_size),
+                    dtype=config.cache_dtype,
+                    stride_orders=(_AXES, ("block", "head", "token", "content")),
+                    alignment_bytes=128,
+                )
+                for role in ("key", "value")
+            )
+        )
+
+    @classmethod
+    def create_layer(
+        cls,
+        config: AttentionConfig,
+        *,
+        scale: float,
+        device: torch.device | str,
+        sinks: torch.Tensor | None = None,
+        alibi_slopes: torch.Tensor | None = None,
+        key_scale: float | None = None,
+        value_scale: float | None = None,
+    ) -> FlashInferLayer:
+        """Build one layer. Errors: `ConfigError`; those of importing the library."""
+        return FlashInferLayer(
+            config,
+            cls.kv_cache_spec(config),
+            load(*_NAMES),
+            scale=scale,
+            device=device,
+            sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            key_scale=key_scale,
+            value_scale=value_scale,
+        )
+
+    @classmethod
+    def plan(cls, config: AttentionConfig, batch: AttentionBatch) -> FlashInferPlan:
+        """The step's pages. Errors: `ConfigError` where the batch does not fit the config."""
+        return FlashInferPlan(config, batch)
+
+
+def load(*names: str, module: str = "flashinfer") -> ModuleType:
+    """Import a module of the library. Errors: `EnvironmentFailure` where it lacks one of `names`."""
+    library = importlib.import_module(module)
+    for name in names:
+        if not hasattr(library, name):
+            raise EnvironmentFailure(
+                f"{module} has no {name}: the package is another than its metadata says",
+                code="incompatible_dependency",
+            )
+    return library
