@@ -33,17 +33,36 @@ void load_two(const T *p, vf &first, vf &second) {
     second = load(p + N);
 }
 
+#if defined(__AVX512F__)
+// Takes two vectors apart from one another: `low` says where the first sixteen elements are, the others are 8 further.
+inline void untangle(float *row, int size, __m512i low) {
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    for (int d = 0; d < size; d += 2 * N) {
+        __m512 first = (__m512)load(row + d), second = (__m512)load(row + d + N);
+        store(row + d, (vf)_mm512_permutex2var_ps(first, low, second));
+        store(row + d + N, (vf)_mm512_permutex2var_ps(first, high, second));
+    }
+}
+#endif
+
+// Whether values are summed by bfloat16 products of two keys at a time, weights rounded.
 template <class T>
-void untangle([[maybe_unused]] float *row, [[maybe_unused]] int size) {
+bool sums_pairs([[maybe_unused]] const Layer &layer) {
+#if defined(__AVX512BF16__)
+    return std::is_same_v<T, bfloat16> && layer.storage == Storage::bfloat16;
+#else
+    return false;
+#endif
+}
+
+template <class T>
+void untangle([[maybe_unused]] const Layer &layer, [[maybe_unused]] float *row, [[maybe_unused]] int size) {
 #if defined(__AVX512F__)
     if constexpr (std::is_same_v<T, bfloat16>) {
-        const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-        for (int d = 0; d < size; d += 2 * N) {
-            __m512 even = (__m512)load(row + d), odd = (__m512)load(row + d + N);
-            store(row + d, (vf)_mm512_permutex2var_ps(even, low, odd));
-            store(row + d + N, (vf)_mm512_permutex2var_ps(even, high, odd));
-        }
+        if (sums_pairs<T>(layer))
+            untangle(row, size, _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23));
+        else
+            untangle(row, size, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
     }
 #endif
 }
@@ -148,6 +167,44 @@ void add_values(const float *weights, const T *const *rows, const T *const *late
         for (int w = 0; w < WIDTH; w++) store(sum + g * size + from + w * N, a[g][w]);
 }
 
+#if defined(__AVX512BF16__)
+// As `add_values`, for 64 columns: `pairs` has the weights of two keys each, as bfloat16.
+template <int G>
+void add_pairs(const uint32_t *pairs, const bfloat16 *const *rows, const bfloat16 *const *later, int count, int from,
+               const float *fade, float *sum, int size) {
+    __m512 a[G][4];
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int w = 0; w < 4; w++) a[g][w] = (__m512)(load(sum + g * size + from + w * N) * fade[g]);
+    for (int t = 0; t < count; t += 2) {
+        const int other = t + 1 < count ? t + 1 : t;  // whose weight is zero then
+        const bfloat16 *even = rows[t] + from, *odd = rows[other] + from;
+        if (later) {
+            fetch(later[t] + from, 128);
+            fetch(later[other] + from, 128);
+        }
+        __m512i v[4];
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; w++) {
+            __m512i x = _mm512_loadu_si512(even + w * 32), y = _mm512_loadu_si512(odd + w * 32);
+            v[2 * w] = _mm512_unpacklo_epi16(x, y);
+            v[2 * w + 1] = _mm512_unpackhi_epi16(x, y);
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) {
+            const __m512bh weight = (__m512bh)_mm512_set1_epi32(static_cast<int>(pairs[t / 2 * G + g]));
+#pragma GCC unroll 4
+            for (int w = 0; w < 4; w++) a[g][w] = _mm512_dpbf16_ps(a[g][w], (__m512bh)v[w], weight);
+        }
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+        for (int w = 0; w < 4; w++) store(sum + g * size + from + w * N, (vf)a[g][w]);
+}
+#endif
+
 template <class T, int G>
 void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *values, const T *const *later_keys,
           const T *const *later_values, int count, int position) {
@@ -169,6 +226,20 @@ void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *v
     h.weight = weight;
     h.largest = largest;
     int size = c.layer.v_head_size, d = 0;
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, bfloat16>) {
+        if (sums_pairs<T>(c.layer)) {
+            alignas(64) bfloat16 rounded[TILE * G + N];
+            for (int i = 0; i < filled; i += N) store(rounded + i, load(weights + i));
+            uint32_t pairs[TILE * G / 2];
+            for (int t = 0; t < count; t += 2)
+                for (int g = 0; g < G; g++)
+                    pairs[t / 2 * G + g] = rounded[t * G + g].bits |
+                                           (t + 1 < count ? uint32_t{rounded[(t + 1) * G + g].bits} << 16 : 0);
+            for (; d + 64 <= size; d += 64) add_pairs<G>(pairs, values, later_values, count, d, fade, h.sum, size);
+        }
+    }
+#endif
 #if defined(__AVX512F__)
     for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, later_values, count, d, fade, h.sum, size);
 #else
@@ -255,7 +326,7 @@ void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *
     for (int i = 0; i < fours; i++) end(four[i], 4);
     if (twos) end(two, 2);
     if (ones) end(one, 1);
-    for (g = 0; g < group; g++) untangle<T>(sum + static_cast<size_t>(g) * layer.v_head_size, layer.v_head_size / (4 * N) * (4 * N));
+    for (g = 0; g < group; g++) untangle<T>(layer, sum + static_cast<size_t>(g) * layer.v_head_size, layer.v_head_size / (4 * N) * (4 * N));
 }
 
 }  // namespace hardpoint::HARDPOINT_ISA
