@@ -28,10 +28,12 @@ def redactor() -> Redactor:
     ("text", "shown"),
     [
         ("in planted-value out", "in <secret-1> out"),
-        ("/home/alicia/x /home/alicia /home/alicia2/x", "<home>/x <home> /home/alicia2/x"),
+        ("/home/alicia/x /home/alicia /home/alicia2/x", "<home>/x <home> /home/<user-1>/x"),
         ("/home/alicia/env/bin:/home/alicia/bin", "<venv>/bin:<home>/bin"),
         ("/host/home/alicia/x", "/host<home>/x"),
         ("/srv/project/lib/x.so", "<path-1>/lib/x.so"),
+        ("/home/bob/x /Users/carol/x", "/home/<user-1>/x /Users/<user-2>/x"),
+        ("at C:\\Users\\dave\\x", "at C:\\Users\\<user-1>\\x"),
         ("/data/x, /sys/data/x", "<cwd>/x, /sys/data/x"),
         ("'/tmp/a b'", "'<tmp>/a b'"),
         ("/tmp/x", "<tmp>/x"),
@@ -251,4 +253,4 @@ def test_any_data(redactor: Redactor) -> None:
     """An empty environment redacts what is known by its form alone."""
     nobody = Redactor(Private({}, (), {}, ()))
     data: Any = {"a": "/home/alicia hf_abcdefghijkl", "b": {}}
-    assert nobody.data(data) == {"a": "/home/alicia <secret-1>", "b": {}}
+    assert nobody.data(data) == {"a": "/home/<user-1> <secret-1>", "b": {}}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hardpoint import InMemoryMachine
-from hardpoint._torch_build import TorchBuild, read_torch_build
+from hardpoint._torch_build import TorchBuild, read_torch_build, version_file
 
 NEW = "from typing import Optional\n\n__version__ = '2.13.0'\n"
 CASES = [
@@ -51,3 +51,26 @@ def test_unknown_build() -> None:
 def test_words(build: TorchBuild, target: str, text: str) -> None:
     """A build is described in words, for reasons and for the doctor."""
     assert (build.target, str(build)) == (target, text)
+
+
+@pytest.mark.parametrize(
+    ("version", "build"),
+    [
+        ("2.13.0+cpu", ("cpu", None)),
+        ("2.13.0+cu128", ("cuda", "12.8")),
+        ("2.13.0+cu130", ("cuda", "13.0")),
+        ("2.13.0+rocm6.4", ("hip", "6.4")),
+        ("2.13.0+xpu", ("xpu", "1")),
+        ("2.13.0+git1234", (None, None)),
+        ("2.13.0", (None, None)),
+    ],
+)
+def test_build_by_the_end_of_a_version(version: str, build: tuple[str | None, str | None]) -> None:
+    """A simulated machine's torch has the build that its version names, read as any other."""
+    text = version_file(version)
+    machine = InMemoryMachine(
+        distributions={"torch": version},
+        distribution_folders={"torch": "/site"},
+        files={} if text is None else {"/site/torch/version.py": text},
+    )
+    assert read_torch_build(machine)[1:] == build

@@ -243,7 +243,10 @@ def _check_api(api: object, provenance: Provenance, requires_hardpoint: Callable
 
 
 def check_class(target: object, base: type, provenance: Provenance, target_text: str) -> list[str]:
-    """Check the class behind a lazy target. Returns public members that the contract does not know (dead hooks)."""
+    """Check the class behind a lazy target.
+
+    Returns public members that neither the contract knows nor `own_members` names: hooks that nobody calls.
+    """
     if not inspect.isclass(target):
         raise ContractError(
             f"{provenance}: target {target_text!r} is {target!r}; expected a class", plugin=provenance.plugin
@@ -257,7 +260,7 @@ def check_class(target: object, base: type, provenance: Provenance, target_text:
         raise ContractError(
             f"{provenance}: {target_text!r} does not define {', '.join(missing)}", plugin=provenance.plugin
         )
-    known = set(dir(base))
+    known = {*dir(base), *getattr(target, "own_members", ())}
     return sorted(
         name
         for cls in target.__mro__

@@ -71,6 +71,12 @@ def _no_platform(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         return
     rivals = [item for item in resolution["candidates"] if item["outcome"] == "valid"]
     if len(rivals) > 1:
+        from hardpoint.hookspecs import Rank
+
+        # Those of the best rank: a vendor's goes before ours, and the CPU is nobody's rival.
+        ranks = [rank.name.lower().replace("_", "-") for rank in Rank]
+        best = min((item.get("rank_reason") for item in rivals), key=lambda rank: (*ranks, rank).index(rank))
+        rivals = [item for item in rivals if item.get("rank_reason") == best]
         listed = " and ".join(_provenance(item["provenance"]) for item in rivals)
         others = ", ".join(item["name"] for item in rivals[1:])
         remedy: str | None = f"set HARDPOINT_PLATFORM={rivals[0]['name']} (or {others})"

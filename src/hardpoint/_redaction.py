@@ -73,6 +73,10 @@ _DEVICE_ID: Final = re.compile(
 _SHORT_ID: Final = re.compile(r"(?i)(?<=\bGPU-)[0-9a-f][0-9a-f-]*|(?<=\bMIG-)(?!GPU)[0-9a-f][0-9a-f-]*")
 _MASK: Final = re.compile(r"VISIBLE_DEVICES\Z")
 _UNIQUE_ID: Final = re.compile(r"(?:(?<=\bunique_id )|(?<=\bhive_id ))\d{6,20}\b")
+_OTHERS_HOME: Final = re.compile(
+    r"(?:(?<=/home/)|(?<=/Users/)|(?<=:\\Users\\))(?!Shared\b|Public\b)[^\s/\\:'\",;<>|()\[\]{}]+"
+)
+"""Whose home it is, of whoever."""
 _MOUNTS: Final = "/proc/self/mountinfo"
 _KERNEL_MOUNT: Final = re.compile(r" - (?:cgroup2?|proc|sysfs) ")
 _PLACEHOLDER: Final = re.compile(r"<[a-z]+(?:-\d+)?>")
@@ -136,6 +140,7 @@ class Redactor:
         text = _MAIL.sub(lambda found: self._numbered("mail", found[0]), text)
         if self._paths is not None:
             text = self._paths.sub(self._path, text)
+        text = _OTHERS_HOME.sub(lambda found: self._numbered("user", found[0]), text)
         if self._names is not None:
             text = self._names.sub(lambda found: self._words[found[0].lower()], text)
         text = _SERIAL.sub(lambda found: found[1] + self._numbered("serial", found[2]), text)

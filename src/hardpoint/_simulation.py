@@ -11,6 +11,7 @@ from hardpoint._profile_format import ProfileContent, fill_in
 from hardpoint._profiles import Found, Profile, choose, collect, say_faults
 from hardpoint._settings import DISABLED_PLUGINS, PLUGINS
 from hardpoint._simulation_host import generic_host
+from hardpoint._torch_build import version_file
 from hardpoint.errors import ContractError, SimulationError
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def simulate(
     for those that state no number. A CPU's profile describes the machine itself; without one it gets a generic
     processor.
     `distributions` are versions of installed packages by name (None: not installed); any other package is there if it
-    is here. `files` adds files, those of distributions under ``/usr/lib/python3/site-packages``. `variables` are all
-    that its environment has, apart from ``HARDPOINT_PLUGINS`` and ``HARDPOINT_DISABLED_PLUGINS``, which are this
-    process's unless they are given.
+    is here. A version of torch that ends in ``+cu128``, ``+rocm6.4`` or ``+cpu`` has that build. `files` adds files,
+    those of distributions under ``/usr/lib/python3/site-packages``. `variables` are all that its environment has, apart
+    from ``HARDPOINT_PLUGINS`` and ``HARDPOINT_DISABLED_PLUGINS``, which are this process's unless they are given.
 
     ``hardpoint.resolve(machine=hardpoint.simulate("h100", count=8))`` detects it as it would a real one. Loads no
     torch. Errors: `UnknownProfileError`, `SimulationError` (both `ValueError`); `ContractError` for a profile that
@@ -96,6 +97,9 @@ def _machine(
     if affinity is None and cpu_count is not None and machine.get("system", "Linux") == "Linux":
         affinity = range(cpu_count)
     installed = {**facts.get("distributions", {}), **distributions}
+    torch = version_file(installed.get("torch") or "")
+    if torch is not None:
+        files = {f"{_SITE}/torch/version.py": torch, **files}
     return SimulatedMachine(
         installed,
         system=machine.get("system", "Linux"),

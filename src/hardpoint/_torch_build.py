@@ -14,6 +14,13 @@ RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel's XPU"}
 """What torch can be built for, and what people call it."""
 
 
+UNKNOWN_BUILD_REMEDY: Final = (
+    "reinstall torch, whose file torch/version.py says it (of a simulated machine name the build: torch==2.13.0+cu128)"
+)
+
+_LOCAL: Final = re.compile(r"(?:(cpu)|(cu|rocm)(\d[\d.]*)|(xpu))\Z")
+
+
 class TorchBuild(NamedTuple):
     """`runtime` is ``cuda``, ``hip``, ``xpu`` or ``cpu``, or None where its files do not say; `version` that runtime's.
 
@@ -52,3 +59,22 @@ def read_torch_build(machine: Machine) -> TorchBuild:
         if values.get(runtime):
             return TorchBuild(installed, runtime, values[runtime])
     return TorchBuild(installed, "cpu" if "cuda" in values else None)
+
+
+def version_file(version: str) -> str | None:
+    """The ``torch/version.py`` of a wheel whose version ends in ``+cpu``, ``+cu128``, ``+rocm6.4`` or ``+xpu``.
+
+    None where the version does not tell the build.
+    """
+    found = _LOCAL.match(version.partition("+")[2])
+    if found is None:
+        return None
+    _, runtime, number, xpu = found.groups()
+    if runtime == "cu" and "." not in number:
+        number = f"{number[:-1]}.{number[-1]}"
+    values = {
+        "cuda": number if runtime == "cu" else None,
+        "hip": number if runtime == "rocm" else None,
+        "xpu": "1" if xpu else None,
+    }
+    return "".join(f"{name} = {value!r}\n" for name, value in values.items())

@@ -62,6 +62,10 @@ class Platform(ABC):
     """*Optional.* Why this platform has no selectable attention backend at all: attention lives inside a compiled
     graph. None: it has them."""
 
+    own_members: ClassVar[frozenset[str]] = frozenset()
+    """*Optional.* Public members beyond this contract, for who knows this very platform. Any other is reported as a
+    hook that nobody calls."""
+
     def __init__(self, machine: Machine, devices: Sequence[Device]) -> None:
         from hardpoint._selection_cache import SelectionCache
 

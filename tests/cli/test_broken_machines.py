@@ -189,6 +189,7 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
             cpu_count=64,
             affinity=range(64),
             files={
+                "/proc/cpuinfo": "processor\t: 0\nflags\t\t: sse4_2 popcnt cx16 avx avx2 bmi1 bmi2 fma f16c movbe abm\n",
                 "/proc/self/cgroup": "0::/\n",
                 "/proc/self/mountinfo": "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n",
                 "/sys/fs/cgroup/cpu.max": "400000 100000\n",
@@ -245,9 +246,10 @@ def test_an_undefined_symbol_after_a_torch_upgrade(site: Site, hardpoint_command
 
 
 def test_two_vendors(site: Site, hardpoint_command: Command) -> None:
-    """Both plugins with their distributions, and the variable to set."""
+    """Both plugins with their distributions, and the variable to set; the CPU is nobody's rival."""
     site.platform("one", distribution="chips-of-one", version="1.1")
     site.platform("two", distribution="chips-of-two", version="2.2")
+    host(site)
     shown = hardpoint_command("doctor")
     assert shown.says(
         "ERROR two plugins are at odds: platform/one (chips-of-one 1.1) and platform/two (chips-of-two 2.2) are both "

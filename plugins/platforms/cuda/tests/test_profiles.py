@@ -12,6 +12,8 @@ import hardpoint
 from hardpoint.errors import ResolutionError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hardpoint.platforms import Platform
 
 GIB = 1 << 30
@@ -130,10 +132,26 @@ def test_two_machines_are_equal() -> None:
     assert resolve("h100", 8).devices == resolve("h100", 8).devices
 
 
+@pytest.mark.parametrize("mask", [None, "2,0", "GPU-", ""])
+@pytest.mark.parametrize("name", KNOWN)
+def test_snapshot(name: str, mask: str | None, tmp_path: Path) -> None:
+    """What a simulated machine was asked and answered, read back from a file, gives the same devices."""
+    variables = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
+    machine = hardpoint.simulate(name, count=3, variables=variables)
+    taken = hardpoint.snapshot(machine=machine)
+    taken.write(tmp_path / "machine.json")
+    again = hardpoint.read_snapshot(tmp_path / "machine.json")
+    assert again.report == taken.report
+    assert again.recompute().changes == ()
+    devices, replayed = (hardpoint.resolve(machine=item).platform.devices for item in (machine, again.machine()))
+    assert [(device.name, device.capability, device.physical_id) for device in devices] == [
+        (device.name, device.capability, device.physical_id) for device in replayed
+    ]
+
+
 def test_cpu_wheel_on_a_simulated_device() -> None:
     """Installed distributions are the caller's to say, and a torch for the CPU makes the devices unusable."""
-    version = {"/usr/lib/python3/site-packages/torch/version.py": "cuda: str | None = None\nhip: str | None = None\n"}
-    machine = hardpoint.simulate("h100", distributions={"torch": "2.13.0+cpu"}, files=version)
+    machine = hardpoint.simulate("h100", distributions={"torch": "2.13.0+cpu"})
     resolution = hardpoint.resolve(machine=machine)
     (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
     assert resolution.platform.name == "cpu"

@@ -30,6 +30,15 @@ class CpuPlatform(Platform):
 
     # A CPU is masked with affinity and cgroups, which no variable names.
     device_control_env_vars: ClassVar[tuple[str, ...]] = ()
+    own_members = frozenset(
+        (
+            "cpu_affinity",
+            "numa_nodes",
+            "partition_cores",
+            "recommended_threads",
+            "usable_cpus",
+        )
+    )
     ray_device_key: ClassVar[str | None] = "CPU"
     dist_backend: ClassVar[str | None] = "gloo"
     torch_features: ClassVar[frozenset[str]] = frozenset(("aten", "sdpa", "compile"))

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hardpoint import Reason, ReasonCode
+from hardpoint._torch_build import UNKNOWN_BUILD_REMEDY
 
 if TYPE_CHECKING:
     from hardpoint._torch_build import TorchBuild
@@ -18,7 +19,7 @@ def judge(build: TorchBuild, cuda_version: tuple[int, int] | None) -> tuple[Reas
         return None, Reason(code=ReasonCode.NOT_INSTALLED, message=note, remedy="pip install torch")
     if build.runtime is None:
         note = f"torch {build.installed} does not say in its files what it was built for"
-        return None, Reason(code=ReasonCode.OTHER, message=note)
+        return None, Reason(code=ReasonCode.OTHER, message=note, remedy=UNKNOWN_BUILD_REMEDY)
     if build.runtime != "cuda":
         return (
             Reason(

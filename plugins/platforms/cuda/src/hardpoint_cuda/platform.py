@@ -30,6 +30,7 @@ class CudaPlatform(Platform):
     """
 
     device_control_env_vars: ClassVar[tuple[str, ...]] = ("CUDA_VISIBLE_DEVICES",)
+    own_members = frozenset(("are_nvlink_peers",))
     ray_device_key: ClassVar[str | None] = "GPU"
     dist_backend: ClassVar[str | None] = "nccl"
     torch_features: ClassVar[frozenset[str]] = frozenset(("aten", "sdpa", "compile", "triton"))

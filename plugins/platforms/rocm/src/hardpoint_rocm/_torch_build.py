@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from hardpoint import Reason, ReasonCode
+from hardpoint._torch_build import UNKNOWN_BUILD_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +32,7 @@ def judge(build: TorchBuild, arches: Iterable[Arch | None]) -> tuple[Reason | No
         return None, Reason(code=ReasonCode.NOT_INSTALLED, message=note, remedy=_wheel(needed))
     if build.runtime is None:
         note = f"torch {build.installed} does not say in its files what it was built for"
-        return None, Reason(code=ReasonCode.OTHER, message=note)
+        return None, Reason(code=ReasonCode.OTHER, message=note, remedy=UNKNOWN_BUILD_REMEDY)
     if build.runtime != "hip":
         return (
             Reason(

@@ -26,6 +26,7 @@ class RocmPlatform(Platform):
     in use and links are read from the kernel's files each time.
     """
 
+    own_members = frozenset(("are_xgmi_peers",))
     device_control_env_vars: ClassVar[tuple[str, ...]] = (
         "HIP_VISIBLE_DEVICES",
         "CUDA_VISIBLE_DEVICES",
