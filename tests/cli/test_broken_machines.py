@@ -63,7 +63,8 @@ def nvidia(
     **facts: Any,
 ) -> InMemoryMachine:
     """A machine with an H100, as its management library, its driver and its torch show it."""
-    files: dict[str, Any] = dict.fromkeys(traces, "")
+    flags = "lahf_lm cx16 popcnt sse4_1 sse4_2 ssse3 pni avx avx2 bmi1 bmi2 f16c fma abm movbe xsave"
+    files: dict[str, Any] = {**dict.fromkeys(traces, ""), "/proc/cpuinfo": f"flags\t\t: {flags}\n"}
     for address, (vendor, device, kind) in GPU.items():
         folder = f"/sys/bus/pci/devices/{address}"
         files |= {f"{folder}/vendor": f"{vendor}\n", f"{folder}/device": f"{device}\n", f"{folder}/class": f"{kind}\n"}
@@ -74,7 +75,7 @@ def nvidia(
         variables={"HARDPOINT_PLUGINS": "hardpoint-cpu,hardpoint-cuda", "HOME": "/home/u", **(variables or {})},
         directories=["/home/u", "/tmp"],
         probes={"cuda.nvml": nvml, "cuda.driver": driver, "cuda.driver.masked": driver},
-        distributions={"torch": version},
+        distributions={"torch": version, "hardpoint-cpu-native": "0.1.0"},
         distribution_folders={"torch": "/site"},
         cpu_count=facts.pop("cpu_count", 8),
         affinity=facts.pop("affinity", range(8)),
@@ -189,7 +190,6 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
             cpu_count=64,
             affinity=range(64),
             files={
-                "/proc/cpuinfo": "processor\t: 0\nflags\t\t: sse4_2 popcnt cx16 avx avx2 bmi1 bmi2 fma f16c movbe abm\n",
                 "/proc/self/cgroup": "0::/\n",
                 "/proc/self/mountinfo": "35 24 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n",
                 "/sys/fs/cgroup/cpu.max": "400000 100000\n",
