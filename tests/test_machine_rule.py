@@ -39,7 +39,8 @@ EXCEPTIONS = {
     "hardpoint._profiles": "reads the profiles that plugins bring: data of a distribution, not facts of a machine",
     "hardpoint._redaction": "draws a random number",
     "hardpoint._shared_object": "looks whether a library was cut off, right before it is loaded on the live machine",
-    "hardpoint._snapshot": "reads and writes the file that the user names",
+    "hardpoint._snapshot": "reads the file that the user names",
+    "hardpoint._writing": "writes the file that the user names",
 }
 
 COMMAND_LINE = "hardpoint.cli."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -244,3 +246,51 @@ def _use(raw: bytes) -> None:
     with contextlib.suppress(SettingsError):
         found.recompute().to_text()
     assert found.data == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links and pipes as POSIX has them")
+def test_what_is_no_regular_file_stays(tmp_path: Path) -> None:
+    """A link is followed, a pipe is written to, and a pipe without a reader is an error; none is replaced."""
+    taken = hardpoint.snapshot(machine=hardpoint.InMemoryMachine())
+    (tmp_path / "link.json").symlink_to("target.json")
+    taken.write(tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "target.json").read_text() == taken.to_json()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe"):
+        taken.write(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    received: list[bytes] = []
+
+    def read() -> None:
+        # Nothing is what a pipe gives before somebody writes, too.
+        while not received or received[-1]:
+            with contextlib.suppress(BlockingIOError):
+                received.extend(filter(lambda chunk: chunk or received, [os.read(reader, 1 << 16)]))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    taken.write(tmp_path / "pipe")
+    thread.join(60)
+    os.close(reader)
+    assert b"".join(received).decode() == taken.to_json()
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["link.json", "pipe", "target.json"]
+
+
+def test_a_view_that_would_command_a_terminal_is_refused(tmp_path: Path) -> None:
+    """Control characters in a file from somewhere are an error; of our own making they are written out."""
+    data = json.loads(hardpoint.snapshot(machine=hardpoint.InMemoryMachine()).to_json())
+    data["views"]["text"] += "\x1b]0;title\x07"
+    (tmp_path / "file.json").write_text(json.dumps(data))
+    with pytest.raises(SnapshotError, match=r"views\.text holds the control character"):
+        hardpoint.read_snapshot(tmp_path / "file.json")
+
+
+def test_a_plugin_that_sends_commands_to_the_terminal(site: Site) -> None:
+    """What it says is written out, and the file can be read."""
+    site.platform("odd", detect="raise OSError('\\x1b[31mred' + 'z' * 3_000_000)")
+    taken = hardpoint.snapshot()
+    assert "\x1b" not in taken.report.to_text()
+    assert "more characters" in taken.report.to_text()
+    assert len(taken.to_json()) < 1_000_000

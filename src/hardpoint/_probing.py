@@ -39,6 +39,10 @@ _CIRCULAR: Final = ("partially initialized module", "most likely due to a circul
 
 _BLAME = "hardpoint: raised by "
 
+_MAX_TEXT = 4000
+"""Characters kept of what an exception says; a traceback may have ten times as many."""
+_MAX_DETAIL = 10 * _MAX_TEXT
+
 
 class Failure(NamedTuple):
     """What went wrong, as text. `outcome` is FAILED, CONTRACT or (while inspecting) BUG."""
@@ -217,10 +221,12 @@ def describe_error(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
     except Exception as broken:  # noqa: BLE001
         # The exception of a plugin: even its text may fail.
         return f"(its text cannot be made: {type(broken).__name__})"
+    more = len(text) - _MAX_TEXT
+    return text if more <= 0 else f"{text[:_MAX_TEXT]} … ({more} more characters)"
 
 
 def _reason(error: Exception, code: ReasonCode, remedy: str | None = None, *, prefix: bool = True) -> Reason:
@@ -232,6 +238,8 @@ def _reason(error: Exception, code: ReasonCode, remedy: str | None = None, *, pr
         # As above: formatting calls the exception's own code.
         detail = f"(no traceback: {type(broken).__name__})"
     message = describe_error(error) if prefix else _text(error) or type(error).__name__
+    if len(detail) > _MAX_DETAIL:
+        detail = f"{detail[:_MAX_TEXT]} …\n{detail[-_MAX_TEXT:]}"
     return Reason(code=code, message=message, remedy=remedy, detail=detail)
 
 

@@ -17,7 +17,7 @@ from hardpoint._process import process
 from hardpoint._redaction import Redactor
 from hardpoint._report import Report
 from hardpoint._snapshot_facts import ask_everybody, owned_variables
-from hardpoint._snapshot_format import KIND, MAX_BYTES, SCHEMA, FormatError, parse_snapshot
+from hardpoint._snapshot_format import KIND, MAX_BYTES, SCHEMA, FormatError, parse_snapshot, printable
 from hardpoint._version import own_version
 from hardpoint.errors import SnapshotError
 
@@ -88,20 +88,13 @@ class Snapshot:
         return json.dumps(self.data, indent=1) + "\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, all of it or nothing; only its owner may read it. Errors: `OSError`."""
-        import tempfile
+        """Write the file, all of it or nothing; only its owner may read it. Errors: `OSError`.
 
-        target = os.path.abspath(os.fspath(path))
-        descriptor, temporary = tempfile.mkstemp(prefix=".hardpoint-", dir=os.path.dirname(target))
-        try:
-            with os.fdopen(descriptor, "w", encoding="ascii", newline="\n") as stream:
-                stream.write(self.to_json())
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        What is no regular file (a pipe, ``/dev/stdout``) is written to as it is; of a link, where it leads.
+        """
+        from hardpoint._writing import write_file
+
+        write_file(os.fspath(path), self.to_json())
 
 
 def snapshot(
@@ -122,9 +115,9 @@ def snapshot(
     recorder: _Recorder = observed
     redactor = Redactor(private_facts())
     shown = Report(data=redactor.data(report.as_dict()))
-    views = {"text": shown.to_text()}
+    views = {"text": printable(shown.to_text())}
     if hasattr(shown, "to_markdown"):
-        views["markdown"] = shown.to_markdown()
+        views["markdown"] = printable(shown.to_markdown())
     return Snapshot(
         data={
             "kind": KIND,

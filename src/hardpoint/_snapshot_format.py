@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 _MAX_DEPTH: Final = 64
 _MACHINE: Final = ("system", "architecture", "kernel_release", "python_version")
+
+
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: characters that it would obey are written out."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class FormatError(ValueError):
@@ -52,7 +61,10 @@ def parse_snapshot(content: bytes) -> dict[str, Any]:
     views = _is(data, "views", dict, "")
     _is(views, "text", str, "views.")
     for name in views:
-        _is(views, name, str, "views.")
+        text = _is(views, name, str, "views.")
+        if (found := _CONTROL.search(text)) is not None:
+            # A terminal would obey them.
+            raise FormatError(f"views.{name} holds the control character {found[0]!r}; accepted: text")
     _check_facts(_is(data, "facts", dict, ""))
     return data
 
