@@ -57,6 +57,47 @@ def redactor() -> Redactor:
         ("https://example.org/x?token=abc&y=1", "https://example.org/x?token=<secret-1>&y=1"),
         ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer <secret-1>"),
         ("Authorization: Basic YWJjOmRlZg==", "Authorization: Basic <secret-1>"),
+        ("https://svc:p@ssplan@host.example/x", "https://<secret-1>@host.example/x"),
+        ("https://svc:p<ss>@host?to=a@b", "https://<secret-1>@host?to=a@b"),
+        (r"{\"password\": \"abc\", \"n\": 1}", r"{\"password\": \"<secret-1>\", \"n\": 1}"),
+        (r"\\\"api_key\\\": \\\"a\\\\\\\"bc\\\" x", r"\\\"api_key\\\": \\\"<secret-1>\\\" x"),
+        (r"{\"env\": \"MY_TOKEN=abc\"}", r"{\"env\": \"MY_TOKEN=<secret-1>\"}"),
+        ('{"password": "ab\\"cd", "n": 1}', '{"password": "<secret-1>", "n": 1}'),
+        ('PASSWORD="it\'s" x', 'PASSWORD="<secret-1>" x'),
+        ('{"password": "cut o', '{"password": "<secret-1>'),
+        ("PASSWORD=ab;cd rest", "PASSWORD=<secret-1> rest"),
+        ("PASSWORD=ab,cd&ef;g rest", "PASSWORD=<secret-1> rest"),
+        ("PASSWORD=ab;cd;USER=x;y", "PASSWORD=<secret-1>;USER=x;y"),
+        ("PASSWORD=ab; cd", "PASSWORD=<secret-1>; cd"),
+        ("PASSWORD=ab;", "PASSWORD=<secret-1>;"),
+        ("Authorization: Token abc", "Authorization: Token <secret-1>"),
+        ("Authorization: abc", "Authorization: <secret-1>"),
+        ("Authorization: Ours abc\nHost: x", "Authorization: <secret-1>\nHost: x"),
+        ("-H 'authorization: bearer a b", "-H 'authorization: bearer <secret-1> b"),
+        ('"Authorization": "Basic YTpi", "n": 1', '"Authorization": "Basic <secret-1>", "n": 1'),
+        ('Authorization: Token token="abc", nonce="def"', "Authorization: Token <secret-1>"),
+        ("Proxy-Authorization: Digest a=b, response=cd", "Proxy-Authorization: Digest <secret-1>"),
+        ("[('Authorization', 'Token abc'), 1]", "[('Authorization', 'Token <secret-1>'), 1]"),
+        ("{b'authorization': b'Bearer: abc'}", "{b'authorization': b'Bearer: <secret-1>'}"),
+        ("{'password': b'abc'}", "{'password': b'<secret-1>'}"),
+        ("X-Api-Key: abc", "X-Api-Key: <secret-1>"),
+        ("https://x.example/y?sv=1&sig=a%2Fb%3D&se=2", "https://x.example/y?sv=1&sig=<secret-1>&se=2"),
+        ("https://x.example/y?key=abc#z", "https://x.example/y?key=<secret-1>"),
+        ("https://x.example/y?a=1&signature=abc", "https://x.example/y?a=1&signature=<secret-1>"),
+        (
+            "https://x.example/y?X-Amz-Credential=ab/20261129/s3&X-Amz-Signature=0f1e&n=1",
+            "https://x.example/y?X-Amz-Credential=<secret-1>&X-Amz-Signature=<secret-2>&n=1",
+        ),
+        ("run --token\tabc --n 1", "run --token\t<secret-1> --n 1"),
+        ("run --token  abc", "run --token  <secret-1>"),
+        ("['run', '--token', 'abc', '1']", "['run', '--token', '<secret-1>', '1']"),
+        ("of sk_live_abcdefgh01 x", "of <secret-1> x"),
+        ("rk_live_abcdefgh01", "<secret-1>"),
+        ("pk_test_abcdefgh01", "<secret-1>"),
+        (
+            "a\n-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nabc\n-----END PGP PRIVATE KEY BLOCK-----\nb",
+            "a\n<secret-1>\nb",
+        ),
         ("ghp_0123456789abcdef", "<secret-1>"),
         ("x github_pat_0123456789_abc y", "x <secret-1> y"),
         ("hf_abcdefghijklmnop", "<secret-1>"),
@@ -118,6 +159,17 @@ def test_same_secret_same_placeholder(redactor: Redactor) -> None:
     }
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\\n"])
+def test_lines_of_a_secret(end: str) -> None:
+    """Whoever quotes one line of a secret variable quotes a secret; how a key begins still gives another key away."""
+    begin = "-----BEGIN PRIVATE KEY-----"
+    secret = end.join((begin, "first-line-01", " second-line-2", "end", "-----END PRIVATE KEY-----"))
+    redactor = Redactor(Private({}, (), {}, (secret,)), salt=b"salt")
+    assert redactor.text("at first-line-01, second-line-2!, end") == "at <secret-1>, <secret-2>!, end"
+    assert redactor.text(f"x {secret} y") == "x <secret-3> y"
+    assert redactor.text(f"{begin}\nanother\n-----END PRIVATE KEY-----") == "<secret-4>"
+
+
 def test_data(redactor: Redactor) -> None:
     """Keys are redacted too; numbers, truth and nothing stay; what is private by its name goes, numbers as well."""
     data = {
@@ -125,6 +177,7 @@ def test_data(redactor: Redactor) -> None:
         "serial_number": 12345,
         "/sys/class/dmi/id/board_serial": {"value": "ABC\n"},
         "api_key": "abc",
+        "Authorization": "Token abc.d",
         "dispatch_key": "CPU",
         "total": 12,
         "flag": True,
@@ -133,12 +186,14 @@ def test_data(redactor: Redactor) -> None:
         "pyserial": {"value": "3.5"},
         "version": "10.1.2.3",
         "machine": {"planted": 1},
+        "arguments": ["run", "--token", "def", "--n", 1],
     }
     assert redactor.data(data) == {
         "<home>/x": {"value": "<user>"},
         "serial_number": "<serial-1>",
         "/sys/class/dmi/id/board_serial": {"value": "<serial-2>"},
         "api_key": "<secret-1>",
+        "Authorization": "<secret-2>",
         "dispatch_key": "CPU",
         "total": 12,
         "flag": True,
@@ -147,6 +202,7 @@ def test_data(redactor: Redactor) -> None:
         "pyserial": {"value": "3.5"},
         "version": "10.1.2.3",
         "machine": {"planted": 1},
+        "arguments": ["run", "--token", "<secret-3>", "--n", 1],
     }
 
 
@@ -242,7 +298,41 @@ def test_any_text(text: str) -> None:
     assert "planted" not in shown
 
 
-@pytest.mark.parametrize("part", ["A", "_", "a-", "/tmp", "KEY", "://", "0", "token:", "eyJ", "--", "1.", "GPU-"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(
+            "A",
+            "_",
+            "a-",
+            "/tmp",
+            "KEY",
+            "://",
+            "0",
+            "token:",
+            "eyJ",
+            "--",
+            "1.",
+            "GPU-",
+            "\\",
+            'KEY="',
+            'KEY=\\"',
+            "KEY=a;b",
+        ),
+        *(
+            ";a",
+            ",",
+            "@",
+            "://a@",
+            "Authorization: ",
+            'Authorization: a="',
+            "Authorization: a ",
+            "-----BEGIN ",
+            "?sig=",
+        ),
+        *("KEY=", "KEY=\\", "--key ", "-- \t", "key: '\\\\\"", "authorization"),
+    ],
+)
 def test_long_texts(part: str) -> None:
     """A long run of whatever a pattern begins with costs no more than the text is long."""
     redactor = Redactor(PRIVATE)

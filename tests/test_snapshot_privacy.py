@@ -35,6 +35,15 @@ PLANTED = {
     "mount": "palladium-project",
     "uuid": "5a1c2b3d-9f8e-4d7c-8b6a-123456abcdef",
     "deep": "hafnium-folder",
+    "at": "ssgallium01",
+    "escaped": "indium-esc-02",
+    "semicolon": "thallium03",
+    "header": "cerium-04",
+    "signed": "praseodymium05",
+    "line": "neodymium-line-06",
+    "tab": "samarium-07",
+    "payment": "sk_live_europium08",
+    "block": "gadolinium09",
 }
 DETECT = """
     names = "PLAIN_SECRET_TOKEN UNRELATED_SETTING HOME TMPDIR PATH FAKE_PATH FAKE_VISIBLE_DEVICES"
@@ -42,6 +51,7 @@ DETECT = """
         machine.variable(name)
     machine.variables()
     machine.run_tool(["leaky-tool", "--token", "{password}"])
+    machine.run_tool(["leaky-tool"])
     machine.find_tool("leaky-tool")
     machine.read_text(machine.variable("FAKE_PATH"))
     machine.real_path(machine.variable("FAKE_PATH"))
@@ -74,6 +84,14 @@ Serial Number : {serial}
 key {github} {hugging} {cloud} AWS_SECRET={value}
 UUID: GPU-{uuid}  {address} {mac} {mail}
 $PLAIN_SECRET_TOKEN $*
+https://svc:p@{at}@host/x https://x.example/y?n=1&sig={signed}&se=2
+{{\\"password\\": \\"{escaped}\\"}} PASSWORD=ab;{semicolon} run --token\t{tab}
+Authorization: Token {header}
+only {line}, then {payment}
+-----BEGIN PGP PRIVATE KEY BLOCK-----
+
+{block}
+-----END PGP PRIVATE KEY BLOCK-----
 END
 """
 
@@ -96,6 +114,7 @@ def leaky(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hardpo
         "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}", "USER": PLANTED["user"],
         "HOSTNAME": PLANTED["host"], "PLAIN_SECRET_TOKEN": PLANTED["variable"],
         "UNRELATED_SETTING": PLANTED["mount"], "HARDPOINT_CACHE_DIR": str(home / "cache"),
+        "LINES_OF_A_KEY": f"one\n{PLANTED['line']}\nthree",
         "HARDPOINT_SECRET": PLANTED["value"], "FAKE_VISIBLE_DEVICES": f"GPU-{PLANTED['uuid']}",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)

@@ -29,26 +29,44 @@ _NOT_SECRET: Final = frozenset(("dispatch_key", "ray_device_key"))
 _NOTHING: Final = frozenset(("none", "null", "true", "false", "0", "1"))
 
 # Names are matched whole and judged afterwards: a pattern that looks inside them takes the square of the time.
-_ASSIGNED: Final = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?(?:=|[ \t]+=[ \t]*)")
-_FLAG: Final = re.compile(r"(?:(?<=[\s\"'])|\A)--?([\w-]+)[ =]")
+# Inside another string a quote has backslashes before it, twice as many and one more at each level.
+_ASSIGNED: Final = re.compile(r"(?<![\w.-])([\w.-]+)(?:\\{0,31}[\"'])?(?:=|[ \t]+=[ \t]*)")
+_FLAG: Final = re.compile(r"(?:(?<=[\s\"'])|\A)--?([\w-]+)(?:=|[ \t]+|\\{0,31}[\"'],[ \t]*(?=\\{0,31}[\"']))")
+_QUERY: Final = re.compile(r"(?i)(?:(?<=[?&])|(?<=u0026))((?:amp;)?(?:sig|key|auth|hmac|pass|pwd))=")
+"""What says nothing in any other place than a URL."""
 # A colon also stands in plain sentences, after any word with KEY in it.
-_DESCRIBED: Final = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?[ \t]*:[ \t]*")
-_VALUE: Final = re.compile(r"""(?P<quote>["'])(?P<quoted>[^"'\n]*)(?P=quote)|[^\s"',;&]+""")
+_DESCRIBED: Final = re.compile(r"(?<![\w.-])([\w.-]+)(?:\\{0,31}[\"'])?[ \t]*:[ \t]*")
+_VALUE: Final = re.compile(
+    # In quotes, up to the same quote; where that was cut off, up to the end of the line.
+    r"""(?P<prefix>[bBrRuU]{0,2})(?P<quote>\\{0,31}["'])(?:(?P<quoted>.*?)(?<!\\)(?P=quote)|(?P<cut>.+))"""
+    # Without, a separator is a part of the secret unless another name, or nothing, comes after it.
+    r"""|(?:[^\s"'\\,;&]++|\\(?!\\{0,31}["'])|;(?!["'\s\\]|\Z|[\w.-]+=)|[,&](?!["'\s\\]|\Z|[\w.-]+[=:]))++"""
+)
 
 _ISSUED: Final = (
     r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{8,}|glpat-[\w-]{8,}|hf_[A-Za-z0-9]{8,}|"
+    r"[prs]k_(?:live|test)_\w{4,}|whsec_\w{8,}|"
     r"sk-[\w-]{12,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{12,}|AIza[\w-]{20,}|"
     r"ya29\.[\w-]{8,}|nvapi-[\w-]{8,}|npm_[A-Za-z0-9]{16,}|pypi-[\w-]{16,}|dckr_pat_[\w-]{8,}|"
     r"eyJ[\w-]{6,}\.[\w-]{6,}(?:\.[\w-]*)?)"
 )
 """What issuers begin their tokens with."""
+_AUTHORIZATION: Final = re.compile(
+    r"""(?ix)(?P<head>authorization
+      (?: \\{0,31}["'][ \t]*,[ \t]*(?=b?\\{0,31}["']) | (?:\\{0,31}["'])?[ \t]*[:=][ \t]* ) (?:b?\\{0,31}["'])?
+      (?P<scheme>(?:api-?key|aws[\w-]*|basic|bearer|digest|hawk|jwt|key|negotiate|ntlm|oauth|signature|token):?[ \t]+)?)
+    # A word or parameters; where the scheme is none of those, the first word may be the secret, or the second.
+    (?P<secret>(?(scheme)|(?:[\w-]+:?[ \t]+)?)
+      (?:[\w-]+=\\{0,31}"[^"\n]*"|[^\s"',\\]+) (?:,[ \t]*(?:[\w-]+=\\{0,31}"[^"\n]*"|[^\s"',\\]+))*)"""
+)
+"""The header, in every form in which programs show it."""
 
 _SECRETS: Final = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
-        (r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-        # Who a URL is opened as.
-        (r"(?<=://)[^\s/@'\"<>]+(?=@)", 0),
+        (r"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----.*?(?:-----END (?P=kind)-----|\Z)", re.DOTALL),
+        # Who a URL is opened as: up to the last @ of the part that names the server.
+        (r"(?<=://)[^\s/?#'\"]+(?=@)", 0),
         (r"(?i)(?<=\bbearer )\s*[\w.~+/=-]{6,}|(?<=\bbasic )\s*[\w+/=]{8,}", 0),
         (_ISSUED, 0),
     )
@@ -79,6 +97,7 @@ _OTHERS_HOME: Final = re.compile(
 """Whose home it is, of whoever."""
 _MOUNTS: Final = "/proc/self/mountinfo"
 _KERNEL_MOUNT: Final = re.compile(r" - (?:cgroup2?|proc|sysfs) ")
+_MIN_LINE: Final = 8
 _PLACEHOLDER: Final = re.compile(r"<[a-z]+(?:-\d+)?>")
 _FIELD: Final = re.compile(r"[a-z_]+")
 _VERSION_NAME: Final = re.compile(r"version\Z|\Arelease\Z|kernel")
@@ -93,7 +112,7 @@ class Redactor:
         self._salt = os.urandom(16) if salt is None else salt
         self._numbers: dict[tuple[str, str], str] = {}
         self._counts: dict[str, int] = {}
-        self._literal = _any_of(private.secrets)
+        self._literal = _any_of(part for secret in private.secrets for part in _with_its_lines(secret))
         self._words = {name.lower(): shown for name, shown in private.words.items()}
         names = _any_of(private.words)
         self._names = None if names is None else re.compile(rf"(?i)(?<![A-Za-z0-9])(?:{names.pattern})(?![A-Za-z0-9])")
@@ -106,7 +125,8 @@ class Redactor:
         if isinstance(value, dict):
             return {self._key(key): self._entry(item, key, name) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.data(item, name) for item in value]
+            flags = ("", *(item if isinstance(item, str) else "" for item in value))
+            return [self._item(item, name, before) for item, before in zip(value, flags, strict=False)]
         if isinstance(value, str):
             return self.text(value, name)
         return value
@@ -124,18 +144,26 @@ class Redactor:
         if isinstance(value, str | int) and not isinstance(value, bool):
             if _SERIAL_NAME.search(name) and str(value).strip():
                 return self._numbered("serial", str(value).strip())
-            if isinstance(value, str) and value and _names_a_secret(name):
+            if isinstance(value, str) and value and (_names_a_secret(name) or name.lower().endswith("authorization")):
                 return self._secret(value)
+        return self.data(value, name)
+
+    def _item(self, value: Json, name: str, before: str) -> Json:
+        # Of a command's arguments, what comes after a flag that asks for a secret.
+        if isinstance(value, str) and value and before.startswith("-") and _names_a_secret(before.lstrip("-")):
+            return self.text(value) if value.startswith("--") else self._secret(value)
         return self.data(value, name)
 
     def text(self, text: str, name: str = "") -> str:
         """One string. `name`: the key that it stands under, which may say what it is."""
         if self._literal is not None:
             text = self._literal.sub(lambda found: self._secret(found[0]), text)
+        text = _AUTHORIZATION.sub(lambda found: found["head"] + self._secret(found["secret"]), text)
         for pattern in _SECRETS:
             text = pattern.sub(lambda found: self._secret(found[0]), text)
         text = self._values(text, _ASSIGNED, _names_a_secret)
         text = self._values(text, _FLAG, _names_a_secret)
+        text = self._values(text, _QUERY, bool)
         text = self._values(text, _DESCRIBED, lambda name: _SECRET_WORDS.search(name) is not None)
         text = _MAIL.sub(lambda found: self._numbered("mail", found[0]), text)
         if self._paths is not None:
@@ -182,9 +210,11 @@ class Redactor:
             value = _VALUE.match(text, head.end()) if head.end() >= position and is_secret(head[1]) else None
             if value is None:
                 continue
-            quote, inner = value["quote"] or "", value["quoted"] if value["quote"] else value[0]
+            inner = next((part for part in value.group("quoted", "cut") if part is not None), value[0])
             if inner and inner.lower() not in _NOTHING:
-                parts += [text[position : head.end()], quote, self._secret(inner), quote]
+                opening = (value["prefix"] or "") + (value["quote"] or "")
+                closing = "" if value["quoted"] is None else value["quote"]
+                parts += [text[position : head.end()], opening, self._secret(inner), closing]
                 position = value.end()
         return "".join([*parts, text[position:]])
 
@@ -214,6 +244,12 @@ def _names_a_secret(name: str) -> bool:
     if name in _NOT_SECRET:
         return False
     return (name.isupper() and _SECRET_PARTS.search(name) is not None) or _SECRET_WORDS.search(name) is not None
+
+
+def _with_its_lines(secret: str) -> list[str]:
+    """The secret, and what a tool that quotes a single line of it shows; how keys begin and end says nothing."""
+    lines = [line.strip() for line in re.split(r"[\r\n]|\\[rn]", secret)]
+    return [secret, *(line for line in lines if len(line) >= _MIN_LINE and not line.startswith("-----"))]
 
 
 def _path_pattern(folders: Iterable[str]) -> re.Pattern[str] | None:
