@@ -1,16 +1,27 @@
-"""A `KernelLayer`'s forward as one opaque operator, for code under `torch.compile`. Importing this registers it, once.
+"""A `KernelLayer`'s forward as one opaque operator, for code under `torch.compile`.
 
-An operator takes tensors and numbers, so layers and plans travel as handles.
+An operator takes tensors and numbers, so layers and plans travel as handles. Importing this where torch is loaded
+(it is, under `torch.compile`) registers the operator, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003  # torch reads the annotations
-
-import torch  # noqa: TID253  # imported only under torch.compile
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint.attention import _handles
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+# An empty list of cache tensors is no cache: an optional list of mutated tensors cannot be declared.
+_SCHEMA: Final = (
+    "(int layer, Tensor plan, Tensor query, Tensor? key, Tensor? value, Tensor(a!)[] kv_cache, Tensor(b!) out, "
+    "Tensor(c!)? lse) -> ()"
+)
 
 
 def _forward(
@@ -29,10 +40,19 @@ def _forward(
     found_layer.run(query, key, value, kv_cache or None, found_plan, out, lse)
 
 
-# An empty list of cache tensors is no cache: an optional list of mutated tensors cannot be declared.
-kernel_layer = torch.library.custom_op("hardpoint::kernel_layer", _forward, mutates_args=("kv_cache", "out", "lse"))
-
-
-@kernel_layer.register_fake
-def _(*_: object) -> None:
+def _nothing(*_: object) -> None:
     """Results are arguments: there is nothing to make up."""
+
+
+def _register() -> Any:  # noqa: ANN401  # torch's own type is not public
+    import torch
+
+    operator = torch.library.custom_op(
+        "hardpoint::kernel_layer", _forward, mutates_args=("kv_cache", "out", "lse"), schema=_SCHEMA
+    )
+    operator.register_fake(_nothing)
+    return operator
+
+
+if "torch" in sys.modules:
+    kernel_layer = _register()
