@@ -128,7 +128,9 @@ def read_configs(
             # Checked here, where a mistake is one of use; the dtype may be left to the platform.
             AttentionConfig(**{"dtype": "float32", **asked})
     except ConfigError as error:
-        raise click.UsageError(f"{model}: {error}" if model is not None else str(error)) from None
+        raise click.UsageError(
+            f"{model}: {error}" if model is not None and error.field not in given else str(error)
+        ) from None
     return configs, notes
 
 
