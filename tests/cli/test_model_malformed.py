@@ -45,6 +45,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"num_hidden_layers": 10**9},
         "num_hidden_layers=1000000000: accepted is an integer from 1 to 10,000",
     ),
+    "a head beyond 64 bits": ({"head_dim": 10**30}, "accepted is an integer from 1 to 9,223,372,036,854,775,807"),
     "layer types": ({"layer_types": "full_attention"}, "layer_types='full_attention': accepted is a list"),
     "a window": ({"sliding_window": "4096"}, "sliding_window='4096': accepted is an integer"),
     "in a tower": ({"text_config": {**LLAMA, "head_dim": []}}, "text_config.head_dim=[]: accepted is an integer"),

@@ -53,7 +53,8 @@ def integer(
         return None
     value = data[name]
     if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
-        limits = f"from {minimum} to {maximum:,}" if maximum < _LARGEST else f"of {minimum} or more"
+        is_bound = maximum < _LARGEST or (isinstance(value, int) and value > maximum)
+        limits = f"from {minimum} to {maximum:,}" if is_bound else f"of {minimum} or more"
         raise FieldError(name, value, f"an integer {limits}")
     return value
 
