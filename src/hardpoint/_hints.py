@@ -79,21 +79,40 @@ def _no_platform(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         rivals = [item for item in rivals if item.get("rank_reason") == best]
         listed = " and ".join(_provenance(item["provenance"]) for item in rivals)
         others = ", ".join(item["name"] for item in rivals[1:])
-        remedy: str | None = f"set HARDPOINT_PLATFORM={rivals[0]['name']} (or {others})"
+        # Another machine has variables of its own, which are in its profile or its snapshot.
+        remedy: str | None = (
+            f"set HARDPOINT_PLATFORM={rivals[0]['name']} (or {others}); "
+            f"where the machine is simulated or recorded: --platform {rivals[0]['name']}"
+        )
         message = f"two plugins are at odds: {listed} are both usable, and neither goes before the other"
         yield _hint("error", "duplicate", "platform", message, remedy)
     elif not resolution["candidates"] and not data["plugins"]:
         remedy = "pip install hardpoint-cpu (or the plugin of your accelerator)"
         yield _hint("error", "not_installed", "platform", "no platform plugin is installed", remedy)
     else:
-        asked = f" ({resolution['source']}: {', '.join(resolution['requested'])})" if resolution["requested"] else ""
-        first: str = (resolution.get("error") or "").partition("\n")[0].rstrip(":")
-        message = first or f"no platform can be used here{asked}"
-        installed = [item["name"] for item in data["plugins"] if item["plugin"].startswith("platform/")]
-        remedy = f"set HARDPOINT_PLATFORM to one of: {', '.join(installed)}" if asked and installed else None
-        if not asked and "cpu" not in installed:
-            remedy = "pip install hardpoint-cpu, which always works"
-        yield _hint("error", "no_device", "platform", message, remedy)
+        yield _nothing_usable(data, resolution)
+
+
+def _nothing_usable(data: Mapping[str, Json], resolution: Mapping[str, Json]) -> dict[str, Json]:
+    requested = resolution["requested"]
+    asked = f" ({resolution['source']}: {', '.join(requested)})" if requested else ""
+    first: str = (resolution.get("error") or "").partition("\n")[0].rstrip(":")
+    message = first or f"no platform can be used here{asked}"
+    installed = [item["name"] for item in data["plugins"] if item["plugin"].startswith("platform/")]
+    # What has failed has a hint of its own.
+    absent = [item for item in resolution["candidates"] if item["outcome"] == "absent" and item["reasons"]]
+    helps: list[str | None] = []
+    if requested or len(absent) == 1:
+        message += "".join(f"; {item['name']}: {_first_line(reason_of(item))}" for item in absent)
+        helps += (remedy_for(reason_of(item), item["provenance"]) for item in absent)
+    others = [name for name in installed if name not in requested]
+    if requested and others:
+        how = "ask for" if resolution["source"] == "argument" else f"set {resolution['source']} to"
+        helps.append(f"{how} one of: {', '.join(others)}")
+    elif "cpu" not in installed:
+        helps.append("pip install hardpoint-cpu, which always works")
+    remedy = "; or ".join(dict.fromkeys(filter(None, helps))) or None
+    return _hint("error", "no_device", "platform", message, remedy)
 
 
 def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:

@@ -253,8 +253,10 @@ def test_two_vendors(site: Site, hardpoint_command: Command) -> None:
     shown = hardpoint_command("doctor")
     assert shown.says(
         "ERROR two plugins are at odds: platform/one (chips-of-one 1.1) and platform/two (chips-of-two 2.2) are both "
-        "usable, and neither goes before the other -> set HARDPOINT_PLATFORM=one (or two)"
+        "usable, and neither goes before the other -> set HARDPOINT_PLATFORM=one (or two); "
+        "where the machine is simulated or recorded: --platform one"
     )
+    assert hardpoint_command("doctor", "--platform", "one").code == 0
     assert shown.code == 1
 
 

@@ -129,7 +129,6 @@ def test_the_list_of_commands_is_the_commands_own(capsys: pytest.CaptureFixture[
         (("select", "--head-size", "0", "--num-heads", "4"), "head_size=0"),
         (("select", "--head-size", "64", "--num-heads", "4", "--dtype", "float17"), "is not a dtype"),
         (("select", "--head-size", "64", "--num-heads", "4", "--kind", "mla_attention"), "kv_lora_rank"),
-        (("doctor", "--json", "--markdown"), "one of them"),
         (("doctor", "--recompute"), "--snapshot"),
         (("doctor", "--with", "x==1"), "--simulate"),
         (("doctor", "--simulate", "h100", "--with", "flash-attn"), "a version is needed"),
@@ -143,6 +142,25 @@ def test_wrong_use(hardpoint_command: Command, arguments: tuple[str, ...], said:
     shown = hardpoint_command(*arguments)
     assert shown.code == 2
     assert said.lower() in " ".join(shown.err.split()).lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("select", "--num-heads", "4"), "--head-size"),
+        (("doctor", "--no-such-option"), "--no-such-option"),
+        (("platforms", "--depth", "static"), "--depth"),
+        (("doktor",), "doctor"),
+        (("doctor", "--markdown"), "one of them"),
+    ],
+)
+def test_wrong_use_in_json(hardpoint_command: Command, arguments: tuple[str, ...], said: str) -> None:
+    """The error's own object, and nothing for people."""
+    shown = hardpoint_command(*arguments, "--json")
+    data = shown.json()
+    assert (shown.code, shown.err) == (2, "")
+    assert (data["schema"], data["exit_code"]) == ("hardpoint.error", 2)
+    assert said in data["error"]["message"]
 
 
 def test_a_meaningless_setting_is_wrong_use(site: Site, hardpoint_command: Command) -> None:
@@ -180,7 +198,27 @@ def test_a_platform_that_is_asked_for_and_unknown(site: Site, hardpoint_command:
     shown = hardpoint_command("doctor", "--platform", "hots")
     assert shown.code == 1
     assert shown.says("ERROR unknown platform 'hots'; did you mean 'host'?")
-    assert shown.says("-> set HARDPOINT_PLATFORM to one of:")
+    assert shown.says("-> ask for one of:")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--platform", "chip")])
+def test_a_platform_that_is_asked_for_and_absent(
+    arguments: tuple[str, ...], site: Site, hardpoint_command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first line says why, and what else could be asked for: not the same again."""
+    site.platform("chip", detect="return Detection.absent('no chip: /dev/chip0 is not there')")
+    site.platform("host", rank="CPU")
+    if not arguments:
+        monkeypatch.setenv("HARDPOINT_PLATFORM", "chip")
+    data = hardpoint_command("doctor", *arguments, "--json").json()
+    first = data["report"]["hints"][0]
+    assert data["exit_code"] == 1
+    assert "chip: no chip: /dev/chip0 is not there" in first["message"]
+    how = "ask for" if arguments else "set HARDPOINT_PLATFORM to"
+    assert first["remedy"].rpartition("; or ")[2].startswith(f"{how} one of: ")
+    offered = first["remedy"].rpartition(": ")[2].split(", ")
+    assert "host" in offered
+    assert "chip" not in offered
 
 
 def test_settings_name_every_variable(site: Site, hardpoint_command: Command) -> None:

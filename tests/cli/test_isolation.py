@@ -163,3 +163,14 @@ def test_a_section_that_fails_is_a_line(site: Site, hardpoint_command: Command) 
     for part in ("Clocks (platform/good)", "2 GHz", "this section failed: OSError: no clock", "expected a list of"):
         assert part in shown.out
     assert shown.code == 0
+
+
+def test_a_plugin_that_closes_every_descriptor(site: Site, hardpoint_command: Command) -> None:
+    """It ended without an answer; no signal is blamed that was our own."""
+    site.platform("closer", detect="import os, time\nos.closerange(0, 256)\ntime.sleep(60)")
+    data = hardpoint_command("doctor", "--json").json()
+    (bug,) = [bug for bug in data["report"]["bugs"] if bug["plugin"] == "platform/closer"]
+    assert bug["code"] == "crashed"
+    assert bug["message"].startswith("ended without an answer")
+    assert "SIG" not in bug["message"]
+    assert data["report"]["resolution"]["platform"] == "host"

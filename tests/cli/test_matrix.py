@@ -122,6 +122,7 @@ def test_a_page_that_cannot_be_written(mixed: Site, hardpoint_command: Command) 
     shown = hardpoint_command("matrix", "--html", "/nowhere/at/all.html")
     assert shown.code == 2
     assert "No such file or directory" in shown.err
+    assert "The page" not in shown.out
 
 
 @pytest.fixture(scope="module")

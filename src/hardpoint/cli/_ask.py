@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -37,6 +38,7 @@ _LIGHT_FACTOR: Final = 4
 _HEAVY_FACTOR: Final = 12
 _HEAVY_SECONDS: Final = 60.0
 """At least this long, for an import of torch takes what it takes, however little patience a probe gets."""
+_MUTE: Final = "ended without an answer"
 _FLOOD_BYTES: Final = 64 * 1024
 _SHOWN_CHARACTERS: Final = 4000
 
@@ -96,6 +98,7 @@ class _Child:
         self._answer: list[str] = []
         self._ended = ""
         self._timed_out = False
+        self._is_mute = False
 
     def run(self) -> Answer | None:
         """The answer; None: the child ended or fell silent in a plugin's code, see `verdict`."""
@@ -116,12 +119,15 @@ class _Child:
             for thread in threads:
                 thread.start()
             answer = self._listen(chunks, lambda: process.poll() is not None)
+            if answer is None and not self._timed_out:
+                # The end of its output is not its own: what ends it then is us.
+                self._is_mute = not _ends(process)
         finally:
             # With all that it has started.
             start.end()
             _finish(threads, chunks)
         if answer is None and not self._timed_out:
-            self._ended = describe_exit(process.returncode)
+            self._ended = _MUTE if self._is_mute else describe_exit(process.returncode)
         if answer is None and not self._open:
             text = self._tail.decode("utf-8", "replace").strip()
             what = f"timed out after {self._limit():g} s" if self._timed_out else self._ended
@@ -204,6 +210,8 @@ class _Child:
         step = self._open[-1]
         if self._timed_out:
             code, message = "timeout", f"hangs: no answer within {self._limit():g} s"
+        elif self._is_mute:
+            code, message = "crashed", f"{self._ended}: the process's descriptors are closed"
         elif self._ended.startswith("exited"):
             code, message = "crashed", f"ended the process: it {self._ended}"
         else:
@@ -232,6 +240,15 @@ def _path() -> list[str]:
     if implicit is not None and path and path[0] in (implicit, "") and os.path.realpath(implicit) != own:
         del path[0]
     return path
+
+
+def _ends(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process, whose output has ended, ends by itself."""
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _size(count: int) -> str:

@@ -78,6 +78,12 @@ def run(arguments: Sequence[str], program: str = "hardpoint") -> int:
         sys.stderr.write("interrupted\n")
         return 130
     except click.ClickException as error:
+        if "--json" in arguments:
+            from hardpoint.cli._ask import AskError
+            from hardpoint.cli._view import show_error
+
+            # Whoever reads JSON gets it whatever the other options are.
+            return show_error("json", AskError(error.format_message(), type(error).__name__), 2)
         error.show()
         return 2
     return code if isinstance(code, int) else 0

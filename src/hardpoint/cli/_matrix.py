@@ -85,23 +85,26 @@ def matrix(  # click's help is the documentation
     for item in configs:
         # The same for all devices: to each its own dtype would compare what is not the same.
         item["fields"]["dtype"] = item["fields"].get("dtype") or "bfloat16"
-    made: list[dict[str, Json]] = []
 
     def make() -> dict[str, Json]:
-        made.append(matrix_data(look, configs, notes, backend))
-        return made[0]
+        data = matrix_data(look, configs, notes, backend)
+        if html is not None:
+            # First, for what is shown says that it is there.
+            _write_page(html, data)
+        return data
 
-    code = show(look.view, "Hardpoint matrix", make, lambda data: matrix_blocks(data, html))
-    if html is not None and made:
-        from hardpoint.cli._html import render
-        from hardpoint.cli._private import without_private
+    return show(look.view, "Hardpoint matrix", make, lambda data: matrix_blocks(data, html))
 
-        try:
-            with open(html, "w", encoding="utf-8") as file:
-                file.write(render(without_private(made[0])))
-        except OSError as error:
-            raise click.FileError(os.path.basename(html), str(error)) from None
-    return code
+
+def _write_page(path: str, data: dict[str, Json]) -> None:
+    from hardpoint.cli._html import render
+    from hardpoint.cli._private import without_private
+
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(render(without_private(data)))
+    except OSError as error:
+        raise click.FileError(os.path.basename(path), str(error)) from None
 
 
 def matrix_data(look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None) -> dict[str, Json]:

@@ -6,9 +6,22 @@ the published ``config.json`` files. A layer that no `AttentionConfig` can descr
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hardpoint.cli._model_defaults import with_defaults
+from hardpoint.cli._model_fields import (
+    MAX_LAYERS,
+    check_nesting,
+    first_name,
+    inside,
+    integer,
+    items,
+    model_type_of,
+    number,
+    text,
+    unlimited,
+)
 from hardpoint.cli._model_layers import layer_types_of
 from hardpoint.errors import ConfigError
 
@@ -104,6 +117,7 @@ def read_model(data: Json, *, tensor_parallel: int = 1, block_size: int | None =
     """The kinds of layers of a configuration. Errors: `ConfigError` for what is none, or lacks its head counts."""
     if not isinstance(data, dict):
         raise ConfigError("a model's configuration is a JSON object", field="model")
+    check_nesting(data)
     reader = _Reader(tensor_parallel, block_size)
     reader.read(data, "", None)
     if not reader.found and not reader.notes:
@@ -115,13 +129,8 @@ def read_model(data: Json, *, tensor_parallel: int = 1, block_size: int | None =
     return Model(tuple(reader.layers()), tuple(reader.notes))
 
 
-def _first(data: Mapping[str, Json], names: tuple[str, ...]) -> Json:
-    return next((data[name] for name in names if data.get(name) is not None), None)
-
-
-def _integer(data: Mapping[str, Json], names: tuple[str, ...]) -> int | None:
-    value = _first(data, names)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _dtype_of(data: Mapping[str, Json], outer: str | None) -> str | None:
+    return text(data, ("dtype", "torch_dtype")) or outer
 
 
 class _Reader:
@@ -133,63 +142,66 @@ class _Reader:
         self.found: dict[tuple[Json, ...], tuple[str, dict[str, Json], list[int], int]] = {}
         self.notes: list[str] = []
 
-    def read(self, data: Mapping[str, Json], prefix: str, dtype: Json) -> None:
+    def read(self, data: Mapping[str, Json], prefix: str, dtype: str | None) -> None:
         """One configuration and those nested in it."""
         data = with_defaults(dict(data))
-        dtype = _first(data, ("dtype", "torch_dtype")) or dtype
+        dtype = _dtype_of(data, dtype)
         nested = False
         for names, label in ((_TEXT, "text"), (_VISION, "vision"), (_AUDIO, "audio")):
-            inner = _first(data, names)
-            if isinstance(inner, dict):
+            name = first_name(data, names)
+            if name is not None and isinstance(data[name], dict):
                 nested = nested or label == "text"
-                self._read_tower(inner, prefix, label, dtype)
+                with inside(name):
+                    self._read_tower(data[name], prefix, label, dtype)
         for name in ("encoder", "decoder"):
             # As in T5Gemma.
-            if isinstance(data.get(name), dict) and _integer(data[name], _HEADS):
+            if isinstance(data.get(name), dict) and first_name(data[name], _HEADS):
                 nested = True
-                kind = "encoder" if name == "encoder" else "decoder"
-                inner = with_defaults(dict(data[name]))
-                self._layers(inner, f"{prefix}{name}: ", dtype, kind)
-                if name == "decoder":
-                    self._layers(inner, f"{prefix}cross attention: ", dtype, "encoder_decoder")
+                with inside(name):
+                    inner = with_defaults(dict(data[name]))
+                    self._layers(inner, f"{prefix}{name}: ", dtype, name)
+                    if name == "decoder":
+                        self._layers(inner, f"{prefix}cross attention: ", dtype, "encoder_decoder")
         if nested:
             return
         if self._is_encoder_decoder(data):
             self._encoder_decoder(data, prefix, dtype)
-        elif _integer(data, _HEADS) is not None:
+        elif integer(data, _HEADS) is not None:
             kind = "encoder_only" if self._is_encoder(data) else "decoder"
             self._layers(data, prefix, dtype, kind)
 
-    def _read_tower(self, data: Mapping[str, Json], prefix: str, label: str, dtype: Json) -> None:
+    def _read_tower(self, data: Mapping[str, Json], prefix: str, label: str, dtype: str | None) -> None:
         if label == "text":
             self.read(data, prefix, dtype)
             return
         data = with_defaults(dict(data))
-        if _integer(data, _HEADS) is not None:
-            self._layers(data, f"{prefix}{label}: ", _first(data, ("dtype", "torch_dtype")) or dtype, "encoder_only")
+        name = first_name(data, _HEADS)
+        # A list: a tower of several stages, each with a number of its own.
+        if name is not None and not isinstance(data[name], list):
+            self._layers(data, f"{prefix}{label}: ", _dtype_of(data, dtype), "encoder_only")
         else:
             self.notes.append(f"{prefix}{label} tower: its configuration does not say how many heads it has")
 
     def _is_encoder(self, data: Mapping[str, Json]) -> bool:
-        architectures = data.get("architectures") or []
-        causal = any("CausalLM" in str(name) or "LMHeadModel" in str(name) for name in architectures)
+        architectures = items(data, ("architectures",), str, "strings") or []
+        causal = any("CausalLM" in name or "LMHeadModel" in name for name in architectures)
         if data.get("is_decoder") is True or causal:
             return False
         if data.get("use_bidirectional_attention") is True or data.get("is_causal") is False:
             return True
-        return str(data.get("model_type", "")).lower() in _ENCODERS
+        return model_type_of(data) in _ENCODERS
 
     def _is_encoder_decoder(self, data: Mapping[str, Json]) -> bool:
         if data.get("is_encoder_decoder") is not None:
             return data["is_encoder_decoder"] is True
-        return "decoder_attention_heads" in data or str(data.get("model_type", "")) in _POSITION_BIAS
+        return "decoder_attention_heads" in data or model_type_of(data) in _POSITION_BIAS
 
-    def _encoder_decoder(self, data: Mapping[str, Json], prefix: str, dtype: Json) -> None:
-        encoder = {**data, "num_attention_heads": _integer(data, _HEADS)}
-        heads = _integer(data, ("decoder_attention_heads", *_HEADS))
-        layers = _integer(data, ("decoder_layers", "num_decoder_layers", *_LAYERS))
-        source = _integer(data, ("max_source_positions", *_LENGTH))
-        target = _integer(data, ("max_target_positions", *_LENGTH))
+    def _encoder_decoder(self, data: Mapping[str, Json], prefix: str, dtype: str | None) -> None:
+        encoder = {**data, "num_attention_heads": integer(data, _HEADS)}
+        heads = integer(data, ("decoder_attention_heads", *_HEADS))
+        layers = integer(data, ("decoder_layers", "num_decoder_layers", *_LAYERS), maximum=MAX_LAYERS)
+        source = unlimited(data, ("max_source_positions", *_LENGTH))
+        target = unlimited(data, ("max_target_positions", *_LENGTH))
         decoder = {**data, "num_attention_heads": heads, "num_hidden_layers": layers}
         self._layers({**encoder, "max_position_embeddings": source}, f"{prefix}encoder: ", dtype, "encoder")
         self._layers({**decoder, "max_position_embeddings": target}, f"{prefix}decoder: ", dtype, "decoder")
@@ -197,50 +209,53 @@ class _Reader:
             {**decoder, "max_position_embeddings": target}, f"{prefix}cross attention: ", dtype, "encoder_decoder"
         )
 
-    def _layers(self, data: Mapping[str, Json], prefix: str, dtype: Json, attention_type: str) -> None:
+    def _layers(self, data: Mapping[str, Json], prefix: str, dtype: str | None, attention_type: str) -> None:
         """Every layer of one stack, alike ones together."""
-        model_type = str(data.get("model_type", "")).lower()
+        model_type = model_type_of(data)
         if model_type in _POSITION_BIAS:
             note = f"{prefix}the layers add a learned position bias, which no field describes"
             self.notes.append(note)
-        count = _integer(data, _LAYERS) or 1
+        count = integer(data, _LAYERS, maximum=MAX_LAYERS) or 1
         types = layer_types_of(data, count, attention_type)
-        shared = data.get("num_kv_shared_layers") or 0
-        for number, (name, window) in enumerate(types):
+        times = Counter(name for name, _ in types)
+        shared = integer(data, ("num_kv_shared_layers",), minimum=0, maximum=count) or 0
+        chunk = integer(data, ("attention_chunk_size",)) if "chunked_attention" in times else None
+        for place, (name, window) in enumerate(types):
             if name in _NOT_ATTENTION:
-                self._note_once(f"{prefix}{types_count(types, name)} of {count} layers are no attention ({name})")
+                self._note_once(f"{prefix}{times[name]} of {count} layers are no attention ({name})")
                 continue
             if name == "chunked_attention":
                 self._note_once(
-                    f"{prefix}{types_count(types, name)} of {count} layers attend within chunks of "
-                    f"{data.get('attention_chunk_size')} tokens, which no field describes"
+                    f"{prefix}{times[name]} of {count} layers attend within chunks of "
+                    f"{chunk} tokens, which no field describes"
                 )
                 continue
             for label, fields in self._fields(data, dtype, attention_type, window):
-                is_sharing = bool(shared) and number >= count - shared
+                is_sharing = bool(shared) and place >= count - shared
                 more = {"kv_sharing": True} if is_sharing else {}
-                self._add(prefix, f"{label}, shared cache" if is_sharing else label, {**fields, **more}, number, count)
+                self._add(prefix, f"{label}, shared cache" if is_sharing else label, {**fields, **more}, place, count)
 
     def _fields(
-        self, data: Mapping[str, Json], dtype: Json, attention_type: str, window: int | None
+        self, data: Mapping[str, Json], dtype: str | None, attention_type: str, window: int | None
     ) -> Iterator[tuple[str, dict[str, Json]]]:
-        heads = _integer(data, _HEADS)
+        heads = integer(data, _HEADS)
         if heads is None:
             raise ConfigError("the configuration does not say how many heads a layer has", field="num_heads")
-        common: dict[str, Json] = {"dtype": dtype if isinstance(dtype, str) and dtype != "auto" else None}
-        length = _integer(data, _LENGTH)
+        common: dict[str, Json] = {"dtype": dtype if dtype != "auto" else None}
+        length = unlimited(data, _LENGTH)
         if length is not None:
             common["max_model_len"] = length
         if attention_type != "decoder":
             common["attention_type"] = attention_type
-        rank, rope = _integer(data, ("kv_lora_rank",)), data.get("qk_rope_head_dim")
-        if rank is not None and isinstance(rope, int) and not isinstance(rope, bool):
+        rank, rope = integer(data, ("kv_lora_rank",)), integer(data, ("qk_rope_head_dim",), minimum=0)
+        if rank is not None and rope is not None:
             yield from self._latent(data, common, heads, rank, rope)
             return
         fields = {**common, "num_heads": self._split(heads, "num_heads")}
         fields["head_size"] = self._head_size(data, heads)
-        if isinstance(data.get("v_head_dim"), int) and data["v_head_dim"] != fields["head_size"]:
-            fields["v_head_size"] = data["v_head_dim"]
+        value = integer(data, ("v_head_dim",))
+        if value is not None and value != fields["head_size"]:
+            fields["v_head_size"] = value
         fields["num_kv_heads"] = max(1, _kv_heads(data, heads) // self.tensor_parallel)
         if attention_type in ("decoder", "encoder_decoder"):
             fields["block_size"] = self.block_size
@@ -248,9 +263,9 @@ class _Reader:
         if window is not None:
             fields["sliding_window"] = window
             words.append(f"sliding window {window}")
-        cap = _first(data, _SOFT_CAP)
-        if isinstance(cap, (int, float)) and cap:
-            fields["soft_cap"] = float(cap)
+        cap = number(data, _SOFT_CAP)
+        if cap is not None:
+            fields["soft_cap"] = cap
             words.append(f"soft cap {cap:g}")
         if _has_sinks(data, window):
             fields["sinks"] = True
@@ -265,7 +280,7 @@ class _Reader:
     ) -> Iterator[tuple[str, dict[str, Json]]]:
         """MLA: the latent form that decodes from the cache, and the plain form that prefills."""
         heads = self._split(heads, "num_heads")
-        nope = _integer(data, ("qk_nope_head_dim",))
+        nope = integer(data, ("qk_nope_head_dim",))
         latent = {
             **common,
             "kind": "mla_attention",
@@ -280,18 +295,19 @@ class _Reader:
         if nope is not None:
             latent["qk_nope_head_dim"] = nope
         yield "latent attention (MLA)", latent
-        value = _integer(data, ("v_head_dim",)) or nope
+        value = integer(data, ("v_head_dim",)) or nope
         if nope is not None and value is not None:
             plain = {"num_heads": heads, "num_kv_heads": heads, "head_size": nope + rope, "v_head_size": value}
             yield "prefill of latent attention", {**common, **plain}
-        if data.get("index_topk"):
-            self._note_once(f"the layers attend to the best {data['index_topk']} tokens only, which no field describes")
+        best = integer(data, ("index_topk",), minimum=0)
+        if best:
+            self._note_once(f"the layers attend to the best {best} tokens only, which no field describes")
 
     def _head_size(self, data: Mapping[str, Json], heads: int) -> int:
-        known = _integer(data, _HEAD_SIZE)
+        known = integer(data, _HEAD_SIZE)
         if known is not None:
             return known
-        hidden = _integer(data, _HIDDEN)
+        hidden = integer(data, _HIDDEN)
         if hidden is None or hidden % heads:
             raise ConfigError(f"hidden_size={hidden} and {heads} heads give no head size", field="head_size")
         return hidden // heads
@@ -301,13 +317,13 @@ class _Reader:
             raise ConfigError(f"{heads} heads cannot be split over {self.tensor_parallel} ranks", field=name)
         return heads // self.tensor_parallel
 
-    def _add(self, prefix: str, label: str, fields: dict[str, Json], number: int, count: int) -> None:
+    def _add(self, prefix: str, label: str, fields: dict[str, Json], place: int, count: int) -> None:
         key = (prefix, *sorted(fields.items(), key=lambda item: item[0]))
         known = self.found.get(key)
         if known is None:
-            self.found[key] = (f"{prefix}{label}", fields, [number], count)
+            self.found[key] = (f"{prefix}{label}", fields, [place], count)
         else:
-            known[2].append(number)
+            known[2].append(place)
 
     def _note_once(self, text: str) -> None:
         if text not in self.notes:
@@ -319,32 +335,27 @@ class _Reader:
             yield Layer(f"{label} ({len(numbers)} of {count} layers)", fields)
 
 
-def types_count(types: list[tuple[str, int | None]], name: str) -> int:
-    """How many layers are of a type."""
-    return sum(1 for other, _ in types if other == name)
-
-
 def _kv_heads(data: Mapping[str, Json], heads: int) -> int:
     if data.get("multi_query") is True and data.get("new_decoder_architecture") is not True:
         return 1
     if data.get("multi_query_attention") is False:
         return heads
     attention = data.get("attn_config")
-    known = _integer(data, _KV_HEADS)
+    known = integer(data, _KV_HEADS)
     if known is None and isinstance(attention, dict):
-        known = _integer(attention, ("kv_n_heads",))
+        known = integer(attention, ("kv_n_heads",))
     return known or heads
 
 
 def _has_sinks(data: Mapping[str, Json], window: int | None) -> bool:
-    if str(data.get("model_type", "")).lower() in _SINKS:
+    if model_type_of(data) in _SINKS:
         return True
     which = "add_full_attention_sink_bias" if window is None else "add_swa_attention_sink_bias"
     return any(data.get(name) is True for name in (which, "attention_sinks", "use_attention_sinks", "attn_sinks"))
 
 
 def _has_alibi(data: Mapping[str, Json]) -> bool:
-    model_type = str(data.get("model_type", "")).lower()
+    model_type = model_type_of(data)
     attention = data.get("attn_config")
     if model_type == "mpt":
         return bool(isinstance(attention, dict) and attention.get("alibi", False))

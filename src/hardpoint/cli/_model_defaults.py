@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from hardpoint.cli._model_fields import model_type_of
+
 
 def _row(heads: int, kv_heads: int | None, hidden: int, layers: int, **more: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     # None: as many as there are heads, however many those are.
@@ -61,7 +63,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 
 def with_defaults(data: dict[str, Any]) -> dict[str, Any]:
     """The configuration with what its class adds. One that states a thing under another name keeps its own."""
-    model_type = str(data.get("model_type", "")).lower()
+    model_type = model_type_of(data)
     known = DEFAULTS.get(model_type, {})
     stated = {name: value for name, value in data.items() if value is not None or name == "sliding_window"}
     more = {name: value for name, value in known.items() if name not in stated}

@@ -128,7 +128,9 @@ def read_configs(
             # Checked here, where a mistake is one of use; the dtype may be left to the platform.
             AttentionConfig(**{"dtype": "float32", **asked})
     except ConfigError as error:
-        raise click.UsageError(str(error)) from None
+        raise click.UsageError(
+            f"{model}: {error}" if model is not None and error.field not in given else str(error)
+        ) from None
     return configs, notes
 
 
@@ -136,6 +138,8 @@ def _read_json(path: str) -> Json:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
+    except RecursionError:
+        raise click.UsageError(f"{path} cannot be read as JSON: it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise click.UsageError(f"{path} cannot be read as JSON: {error}") from None
 

@@ -74,9 +74,10 @@ def _text_of(
     return _text.render(list(blocks(data)), width=width, colour=colour)
 
 
-def show_error(view: str, error: AskError) -> int:
-    """Tell what went wrong, and return the exit code."""
-    code = WRONG_USE if error.kind in WRONG_USES else NOT_AVAILABLE
+def show_error(view: str, error: AskError, code: int | None = None) -> int:
+    """Tell what went wrong, and return the exit code, which follows from the error's kind unless it is given."""
+    if code is None:
+        code = WRONG_USE if error.kind in WRONG_USES else NOT_AVAILABLE
     if view == "json":
         described = {"kind": error.kind, "message": str(error)}
         write(to_json({"schema": "hardpoint.error", "version": 1, "exit_code": code, "error": described}))
