@@ -299,7 +299,11 @@ def test_eighty_columns_without_colour_in_a_pipe(
 
 
 @pytest.mark.parametrize(
-    "variables", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+    "variables",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
 )
 def test_a_locale_that_is_not_utf_8(site: Site, variables: dict[str, str]) -> None:
     """Plainer signs stand for what the encoding lacks, escapes for the rest."""
