@@ -25,3 +25,9 @@ def open_to_all(folder: Path) -> None:
     for above in (folder, *folder.parents[:-1]):
         if above.stat().st_mode & 0o055 != 0o055 and above.stat().st_uid == os.geteuid():
             above.chmod(above.stat().st_mode | 0o055)
+
+
+def others_may_read(path: str | None) -> bool:
+    """Whether another user reaches a file: what is imported late can only be imported then."""
+    folders = [] if path is None else list(Path(path).resolve().parents)
+    return bool(folders) and all(folder.stat().st_mode & 0o005 == 0o005 for folder in folders)
