@@ -24,8 +24,9 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
     except (RuntimeError, AssertionError, AttributeError) as error:
         # What CUDA does not like is one of the first two; the last is a torch of which a part is missing.
         text = " ".join(str(error).split())
-        raise EnvironmentFailure(f"torch {torch.__version__} cannot use CUDA: {text}", code="driver") from error
-    return {"library": torch.__file__, "cuda_version": None, "devices": devices}
+        version = getattr(torch, "__version__", "of unknown version")
+        raise EnvironmentFailure(f"torch {version} cannot use CUDA: {text}", code="driver") from error
+    return {"library": getattr(torch, "__file__", None), "cuda_version": None, "devices": devices}
 
 
 def _read_device(properties: Any) -> dict[str, Any]:  # noqa: ANN401  # torch has no public type for it
