@@ -183,6 +183,7 @@ def install(
 
     The shared torch is linked where one of the distributions declares it, or where the group `torch` is named.
     """
+    distributions = layout.with_needed(distributions)
     if "torch" in groups or any(map(layout.needs_torch, distributions)):
         link_torch(python, keep)
     arguments: list[str | Path] = []

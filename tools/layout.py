@@ -6,7 +6,10 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
@@ -41,6 +44,13 @@ def dependencies(folder: Path) -> list[str]:
     """The run-time requirements that a distribution declares."""
     declared: list[str] = project(folder)["project"].get("dependencies", [])
     return declared
+
+
+def with_needed(chosen: Sequence[Path]) -> list[Path]:
+    """These distributions, and before them the others of this repository that they declare."""
+    ours = {requirement_name(project(folder)["project"]["name"]): folder for folder in plugin_folders().values()}
+    declared = (requirement_name(item) for folder in chosen for item in dependencies(folder))
+    return list(dict.fromkeys([*(ours[name] for name in declared if name in ours), *chosen]))
 
 
 def needs_torch(folder: Path) -> bool:
