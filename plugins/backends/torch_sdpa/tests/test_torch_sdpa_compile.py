@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from hardpoint.attention import AttentionConfig
-from hardpoint_torch_sdpa import _handles
+from hardpoint.attention import AttentionConfig, _handles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

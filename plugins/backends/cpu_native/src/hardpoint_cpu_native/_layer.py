@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionLayer
+from hardpoint.attention import AttentionLayer, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_cpu_native import _handles
 from hardpoint_cpu_native._plan import CpuNativePlan
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Sequence  # noqa: TC003  # torch reads the annotatio
 
 import torch  # noqa: TID253  # imported only under torch.compile
 
-from hardpoint_cpu_native import _handles
+from hardpoint.attention import _handles
 from hardpoint_cpu_native._layer import CpuNativeLayer
 from hardpoint_cpu_native._plan import CpuNativePlan
 

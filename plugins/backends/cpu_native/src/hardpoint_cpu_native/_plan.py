@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionPlan
-from hardpoint_cpu_native import _handles
+from hardpoint.attention import AttentionPlan, _handles
 
 if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionLayer
+from hardpoint.attention import AttentionLayer, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_flex_attention import _handles
 from hardpoint_flex_attention._keys import by_token, dense_rows, in_place, write
 from hardpoint_flex_attention._lse import logsumexp
 from hardpoint_flex_attention._plan import FlexPlan

@@ -10,7 +10,7 @@ from collections.abc import Sequence  # noqa: TC003  # torch reads the annotatio
 
 import torch  # noqa: TID253  # imported only under torch.compile
 
-from hardpoint_flex_attention import _handles
+from hardpoint.attention import _handles
 from hardpoint_flex_attention._layer import FlexAttentionLayer
 from hardpoint_flex_attention._plan import FlexPlan
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionPlan
+from hardpoint.attention import AttentionPlan, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_flex_attention import _handles
 from hardpoint_flex_attention._family import Family
 from hardpoint_flex_attention._group import Group
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionLayer
+from hardpoint.attention import AttentionLayer, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_torch_sdpa import _handles
 from hardpoint_torch_sdpa._cache import write
 from hardpoint_torch_sdpa._plan import SdpaPlan
 from hardpoint_torch_sdpa._step import Step

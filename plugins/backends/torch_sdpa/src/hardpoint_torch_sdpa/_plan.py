@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import DTYPE_SIZE_BYTES, AttentionPlan
+from hardpoint.attention import DTYPE_SIZE_BYTES, AttentionPlan, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_torch_sdpa import _handles
 from hardpoint_torch_sdpa._cache import Blocks, Slots
 from hardpoint_torch_sdpa._masks import MaskTemplate
 

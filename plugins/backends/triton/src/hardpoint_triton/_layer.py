@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionLayer
+from hardpoint.attention import AttentionLayer, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_triton import _handles
 from hardpoint_triton._launch import Cache, Parameters, attend_launches, store_launch
 from hardpoint_triton._plan import TritonPlan
 

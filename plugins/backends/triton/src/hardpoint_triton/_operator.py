@@ -10,7 +10,7 @@ from collections.abc import Sequence  # noqa: TC003  # torch reads the annotatio
 
 import torch  # noqa: TID253  # imported only under torch.compile
 
-from hardpoint_triton import _handles
+from hardpoint.attention import _handles
 from hardpoint_triton._layer import TritonLayer
 from hardpoint_triton._plan import TritonPlan
 

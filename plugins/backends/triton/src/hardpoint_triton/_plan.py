@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionPlan
+from hardpoint.attention import AttentionPlan, _handles
 from hardpoint.errors import ConfigError
-from hardpoint_triton import _handles
 from hardpoint_triton._hardware import Hardware, hardware_of
 from hardpoint_triton._tiles import DECODE, PREFILL, Part, Tile, choose, padded, split_head, split_latent
 
