@@ -65,6 +65,13 @@ def test_two_that_disagree() -> None:
     assert "CUDA_VISIBLE_DEVICES='1' disagree" in str(choose({HIP: "", CUDA: "1"}, FOUR).refusal)
 
 
+@pytest.mark.parametrize(("hip", "cuda"), [("0,1", "0, 1"), ("1", "1 "), ("1", "+1"), ("", "-1")])
+def test_two_that_say_the_same(hip: str, cuda: str) -> None:
+    """B06: texts that leave the same devices in the same order are no contradiction, however they are written."""
+    choice = choose({HIP: hip, CUDA: cuda}, FOUR)
+    assert "disagree" not in f"{choice.warnings} {choice.refusal}"
+
+
 @pytest.mark.parametrize("variable", [HIP, CUDA])
 @pytest.mark.parametrize(
     ("text", "expected"),

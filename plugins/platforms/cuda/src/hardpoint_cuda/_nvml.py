@@ -50,10 +50,10 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
                 devices.append(_read_device(nvml, index, handle))
             except EnvironmentFailure as failure:
                 problems.append({"index": index, "code": str(failure.code), "message": failure.message})
-        cuda = _optional(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+        cuda = _optional(nvml, "tell its version", "nvmlSystemGetCudaDriverVersion_v2")
         return {
             "library": _path(nvml),
-            "driver_version": _optional(nvml, "nvmlSystemGetDriverVersion"),
+            "driver_version": _optional(nvml, "tell its version", "nvmlSystemGetDriverVersion"),
             # 12080 is 12.8.
             "cuda_version": [cuda // 1000, cuda % 1000 // 10] if cuda else None,
             "devices": devices,
@@ -65,7 +65,7 @@ def read_memory_used(uuid: str) -> int | None:
     """Bytes in use on a device, by all processes; None where NVML does not count them (memory shared with the CPU)."""
     with _session() as nvml:
         handle = _required(nvml, f"find {uuid}", "nvmlDeviceGetHandleByUUID", uuid)
-        memory = _optional(nvml, "nvmlDeviceGetMemoryInfo", handle)
+        memory = _optional(nvml, f"read {uuid}", "nvmlDeviceGetMemoryInfo", handle)
         return None if memory is None else int(memory.used)
 
 
@@ -75,7 +75,7 @@ def read_peers(uuid: str, other: str) -> dict[str, bool | None]:
         one, two = (_required(nvml, f"find {name}", "nvmlDeviceGetHandleByUUID", name) for name in (uuid, other))
 
         def status(index: int) -> bool | None:
-            found = _optional(nvml, "nvmlDeviceGetP2PStatus", one, two, index)
+            found = _optional(nvml, f"read {uuid}", "nvmlDeviceGetP2PStatus", one, two, index)
             return None if found is None else bool(found == _PEERS)
 
         read, write = status(_READ), status(_WRITE)
@@ -98,48 +98,49 @@ def _session() -> Iterator[Foreign]:
 
 def _read_device(nvml: Foreign, index: int, handle: Foreign) -> dict[str, Any]:
     """One device. Errors: `EnvironmentFailure` where it is gone; what else NVML does not tell is None."""
-    memory, unified = _memory(nvml, handle)
-    address = getattr(_optional(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None)
-    capability = _optional(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    mode = _optional(nvml, "nvmlDeviceGetMigMode", handle)
+    what = f"open device {index}"
+    memory, unified = _memory(nvml, what, handle)
+    address = getattr(_optional(nvml, what, "nvmlDeviceGetPciInfo", handle), "busId", None)
+    capability = _optional(nvml, what, "nvmlDeviceGetCudaComputeCapability", handle)
+    mode = _optional(nvml, what, "nvmlDeviceGetMigMode", handle)
     is_divided = bool(mode) and mode[0] == _MIG_ENABLED
     return {
         "index": index,
-        "name": _optional(nvml, "nvmlDeviceGetName", handle),
-        "uuid": _optional(nvml, "nvmlDeviceGetUUID", handle),
+        "name": _optional(nvml, what, "nvmlDeviceGetName", handle),
+        "uuid": _optional(nvml, what, "nvmlDeviceGetUUID", handle),
         # Which type the text has depends on the version of pynvml.
         "pci_bus_id": address.decode("ascii", "replace") if isinstance(address, bytes) else address,
         "capability": None if capability is None else list(capability),
         "memory_bytes": memory,
         "unified_memory": unified,
-        "cores": _optional(nvml, "nvmlDeviceGetNumGpuCores", handle),
+        "cores": _optional(nvml, what, "nvmlDeviceGetNumGpuCores", handle),
         "mig_enabled": None if mode is None else is_divided,
-        "instances": _read_instances(nvml, handle) if is_divided else [],
+        "instances": _read_instances(nvml, what, handle) if is_divided else [],
     }
 
 
-def _memory(nvml: Foreign, handle: Foreign) -> tuple[int | None, bool | None]:
+def _memory(nvml: Foreign, what: str, handle: Foreign) -> tuple[int | None, bool | None]:
     """Its own memory in bytes, and whether it has none of its own: then NVML does not support the question."""
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) or None, False
     except Exception as error:  # noqa: BLE001  # as in `_optional`
-        _raise_if_gone(nvml, error, "nvmlDeviceGetMemoryInfo")
+        _raise_if_gone(nvml, error, what, "nvmlDeviceGetMemoryInfo")
         return None, True if _number(error) == _NOT_SUPPORTED else None
 
 
-def _read_instances(nvml: Foreign, handle: Foreign) -> list[dict[str, Any]]:
+def _read_instances(nvml: Foreign, what: str, handle: Foreign) -> list[dict[str, Any]]:
     found = []
-    for place in range(_optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+    for place in range(_optional(nvml, what, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         # Places without an instance are not found.
-        part = _optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
+        part = _optional(nvml, what, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
         if part is None:
             continue
-        attributes = _optional(nvml, "nvmlDeviceGetAttributes", part)
+        attributes = _optional(nvml, what, "nvmlDeviceGetAttributes", part)
         found.append(
             {
-                "uuid": _optional(nvml, "nvmlDeviceGetUUID", part),
-                "gpu_instance": _optional(nvml, "nvmlDeviceGetGpuInstanceId", part),
-                "compute_instance": _optional(nvml, "nvmlDeviceGetComputeInstanceId", part),
+                "uuid": _optional(nvml, what, "nvmlDeviceGetUUID", part),
+                "gpu_instance": _optional(nvml, what, "nvmlDeviceGetGpuInstanceId", part),
+                "compute_instance": _optional(nvml, what, "nvmlDeviceGetComputeInstanceId", part),
                 "memory_bytes": None if attributes is None else int(attributes.memorySizeMB) << 20 or None,
                 "sm_count": None if attributes is None else int(attributes.multiprocessorCount) or None,
             }
@@ -155,7 +156,7 @@ def _required(nvml: Foreign, what: str, name: str, *arguments: Foreign) -> Forei
         raise _failure(nvml, error, what, name) from error
 
 
-def _optional(nvml: Foreign, name: str, *arguments: Foreign) -> Foreign:
+def _optional(nvml: Foreign, what: str, name: str, *arguments: Foreign) -> Foreign:
     """The answer; None where NVML has none, or where it is not text though it should be.
 
     Errors: `EnvironmentFailure` where the device is gone.
@@ -163,7 +164,7 @@ def _optional(nvml: Foreign, name: str, *arguments: Foreign) -> Foreign:
     try:
         return getattr(nvml, name)(*arguments)
     except Exception as error:  # noqa: BLE001  # a foreign package: see `_required`
-        _raise_if_gone(nvml, error, name)
+        _raise_if_gone(nvml, error, what, name)
         return None
 
 
@@ -173,9 +174,9 @@ def _number(error: BaseException | None) -> int | None:
     return number if type(number) is int else None
 
 
-def _raise_if_gone(nvml: Foreign, error: Exception, name: str) -> None:
+def _raise_if_gone(nvml: Foreign, error: Exception, what: str, name: str) -> None:
     if _number(error) in _GONE:
-        raise _failure(nvml, error, f"answer {name}", name) from error
+        raise _failure(nvml, error, what, name) from error
 
 
 def _failure(nvml: Foreign, error: Exception, what: str, name: str) -> EnvironmentFailure:

@@ -105,9 +105,15 @@ def _second(values: Mapping[str, str | None]) -> tuple[str, str | None, str | No
     hip, cuda = values.get(HIP), values.get(CUDA)
     if hip is None:
         return CUDA, cuda, None
-    if cuda is None or cuda == hip:
+    if cuda is None or _meaning(cuda) == _meaning(hip):
         return HIP, hip, None
     return HIP, hip, f"{HIP}={hip!r} and {CUDA}={cuda!r} disagree, and {HIP} is taken; unset one of them"
+
+
+def _meaning(text: str) -> tuple[object, ...]:
+    """What two texts have in common that leave the same devices in the same order, whatever spaces are in them."""
+    mask = device_mask.parse_mask(text)
+    return mask.kind, mask.numbers or mask.entries, mask.fault is None
 
 
 def read_rocr(text: str, uuids: Sequence[str | None]) -> Reading:
