@@ -145,7 +145,7 @@ class Registry:
         if self._discovery is None:
             found = discover()
             for fault in found.faults:
-                say_once(WARNING, "plugin discovery: %s: %s", fault.path, fault.message)
+                say_once(WARNING, "plugin discovery: %s", fault.message)
             self._discovery = found
         return self._discovery
 
