@@ -409,7 +409,10 @@ RANK = """
     from hardpoint._log import log_once, logger
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
     log_once(logger, logging.WARNING, "no GPU")
-    log_once(logger, logging.WARNING, "rank " + __import__("os").environ.get("LOCAL_RANK", "none"))
+    variable = __import__("os").environ.get
+    log_once(logger, logging.WARNING, "rank " + variable("LOCAL_RANK", "none"))
+    if text := variable("LONG_TEXT"):
+        log_once(logger, logging.WARNING, text)
     print("ready", flush=True)
     sys.stdin.readline()
 """
@@ -432,8 +435,9 @@ def _run_ranks(environments: list[dict[str, str]]) -> list[str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
 def test_ranks_of_one_node(tmp_path: Path) -> None:
     """Of eight local ranks of one launcher one logs a common text, each its own; ranks started again log again."""
-    ranks = [{"LOCAL_RANK": str(rank), "TMPDIR": str(tmp_path)} for rank in range(8)]
-    expected = ["no GPU", *(f"rank {rank}" for rank in range(8))]
+    text = "a text that is too long to be remembered as it is " * 20
+    ranks = [{"LOCAL_RANK": str(rank), "TMPDIR": str(tmp_path), "LONG_TEXT": text} for rank in range(8)]
+    expected = [text.strip(), "no GPU", *(f"rank {rank}" for rank in range(8))]
     assert _run_ranks(ranks) == expected
     assert _run_ranks(ranks) == expected
     (file,) = tmp_path.iterdir()

@@ -60,7 +60,7 @@ def log_once(
     # A look-up in a dict is atomic; the lock is for the first time only.
     if key in _seen:
         return
-    if _is_taken(log, level) and not _claim(key):
+    if _is_taken(log, level) and not _claim(key, text):
         return
     try:
         log.log(level, "%s", shown, extra=None if extra is None else _plain(extra), stacklevel=2)
@@ -76,15 +76,16 @@ def forget_logged() -> None:
         _log_node.release()
 
 
-def _claim(key: tuple[str, int, str]) -> bool:
-    """Remember a text; whether it is this thread of this process that logs it."""
+def _claim(key: tuple[str, int, str], text: str) -> bool:
+    """Remember a text by its key; whether it is this thread of this process that logs it."""
     with _lock:
         if key in _seen:
             return False
         if len(_seen) >= REMEMBERED_TEXTS:
             del _seen[next(iter(_seen))]
         _seen[key] = None
-        return _log_node.claim("\0".join(map(str, key)))
+        # Not the key: that of a long text is another in every process.
+        return _log_node.claim(f"{key[0]}\0{key[1]}\0{text}")
 
 
 def _is_taken(log: logging.Logger, level: int) -> bool:
