@@ -134,6 +134,24 @@ def test_any_argument(log: logging.Logger, kept: Kept, arguments: tuple[object, 
     assert kept.texts == [text]
 
 
+def test_arguments_by_name(log: logging.Logger, kept: Kept) -> None:
+    """One dictionary fills a format of names, as it does for a logger; a name that it lacks disturbs nobody."""
+    for _ in range(2):
+        log_once(log, logging.WARNING, "%(what)s failed", {"what": OSError(2, "gone")})
+        log_once(log, logging.WARNING, "%(that)s failed", {"what": 1})
+    assert kept.texts == [
+        "[Errno 2] gone failed",
+        "%(that)s failed [{'what': 1}] (could not be formatted: KeyError)",
+    ]
+
+
+def test_adapter_of_a_logger(log: logging.Logger, kept: Kept) -> None:
+    """A LoggerAdapter is as good as its logger."""
+    for _ in range(2):
+        log_once(logging.LoggerAdapter(log, {"rank": 1}), logging.WARNING, "adapted")
+    assert kept.texts == ["adapted"]
+
+
 def test_suppressed_record_does_not_count(log: logging.Logger, kept: Kept) -> None:
     """What the level suppressed is logged when it is allowed; its arguments are not even printed before."""
     log_once(log, logging.DEBUG, "detail")

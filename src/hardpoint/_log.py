@@ -30,7 +30,7 @@ _lock = threading.RLock()
 
 
 def log_once(
-    log: logging.Logger,
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     level: int,
     message: object,
     *args: object,
@@ -88,11 +88,12 @@ def _claim(key: tuple[str, int, str], text: str) -> bool:
         return _log_node.claim(f"{key[0]}\0{key[1]}\0{text}")
 
 
-def _is_taken(log: logging.Logger, level: int) -> bool:
+def _is_taken(log: logging.Logger | logging.LoggerAdapter[logging.Logger], level: int) -> bool:
     """Whether a handler would take a record: else it is lost, and a later one, or another rank's, is the first."""
     if not log.hasHandlers():
         return logging.lastResort is not None and logging.lastResort.level <= level
-    current: logging.Logger | None = log
+    # An adapter has no handlers of its own.
+    current: logging.Logger | None = log.logger if isinstance(log, logging.LoggerAdapter) else log
     while current is not None:
         for handler in current.handlers:
             if handler.level <= level and not isinstance(handler, logging.NullHandler):
@@ -102,6 +103,13 @@ def _is_taken(log: logging.Logger, level: int) -> bool:
 
 
 def _unformatted(message: object, args: tuple[object, ...], error: Exception) -> str:
+    if len(args) == 1 and isinstance(args[0], dict):
+        # Names in place of positions, as logging itself has them: ``log_once(log, level, "%(why)s", {"why": error})``.
+        try:
+            return str(message) % args[0]
+        except Exception as other:  # noqa: BLE001
+            # As in `log_once`.
+            return f"{_safe(message)} [{_safe(args[0])}] (could not be formatted: {type(other).__name__})"
     shown = ", ".join(_safe(item) for item in args)
     return f"{_safe(message)} [{shown}] (could not be formatted: {type(error).__name__})"
 
