@@ -140,6 +140,19 @@ def _being_imported_here(name: str) -> bool:
     return False
 
 
+def module_being_imported_here() -> str | None:
+    """The innermost module, none of ours, that this thread is in the middle of importing; None: it imports none."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # as in `_being_imported_here`
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        if frame.f_code.co_name == "<module>" and isinstance(name, str) and not name.startswith("hardpoint."):
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            if getattr(spec, "_initializing", False):
+                return name
+        frame = frame.f_back
+    return None
+
+
 def _foreign_modules(before: set[str], target: Target) -> list[str]:
     own = {"hardpoint", "pluggy", target.modules[0], *sys.stdlib_module_names}
     tops = {name.partition(".")[0] for name in set(sys.modules) - before}
