@@ -437,6 +437,20 @@ def test_a_finder_that_fails_hides_nobody(tmp_path: Path, meta_path: list[Any]) 
     assert "TypeError: no such luck" in fault.message
 
 
+def test_a_finder_that_cannot_be_asked_hides_nobody(tmp_path: Path, meta_path: list[Any]) -> None:
+    """A proxy that fails at every attribute is passed over."""
+
+    class Proxy:
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError(name)
+
+    add(tmp_path, "vendor-1.dist-info")
+    meta_path.append(Proxy())
+    found = look(tmp_path)
+    assert [record.distribution for record in found.entries] == ["vendor"]
+    assert (found.faults, found.method) == ((), "raw scan")
+
+
 def test_a_distribution_class_of_somebody_elses_is_read(tmp_path: Path, meta_path: list[Any]) -> None:
     """A finder's own distribution class needs no folder; its broken sibling is a fault of that one alone."""
     import importlib_metadata
