@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import importlib
 import os
 import shutil
 import sys
@@ -403,7 +404,8 @@ class Finder:
 
 @pytest.fixture
 def meta_path() -> Iterator[list[Any]]:
-    """`sys.meta_path`, restored afterwards."""
+    """`sys.meta_path`, restored afterwards, with what importing importlib_metadata puts there."""
+    importlib.import_module("importlib_metadata")
     before = sys.meta_path[:]
     yield sys.meta_path
     sys.meta_path[:] = before

@@ -347,7 +347,7 @@ def test_registering_by_hand_is_checked_like_metadata(site: Site) -> None:
     hardpoint.register("backend", "one", plugin)
     with pytest.raises(ContractError, match="registered already"):
         hardpoint.register("backend", "ONE", GoodBackend())
-    with pytest.raises(ContractError, match="this very object"):
+    with pytest.raises(ContractError, match="this very object, or its equal, is a plugin already, backend/one"):
         hardpoint.register("backend", "two", plugin)
     assert "fake-nothing" not in str(hardpoint.report())
 

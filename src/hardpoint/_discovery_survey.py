@@ -114,7 +114,7 @@ def _refuse_if_blind(listings: list[Listing]) -> None:
         )
 
 
-def _question_of(finder: object) -> Any:  # Any: a foreign function
+def _question_of(finder: object) -> Any:  # noqa: ANN401  # a foreign function
     """The function of a finder that lists distributions; None: it has none, or cannot even be asked for it."""
     try:
         return getattr(finder, "find_distributions", None)

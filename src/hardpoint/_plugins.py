@@ -275,7 +275,7 @@ class Registry:
                 self._registered.pop(entry.key)
                 other = self._manager.get_name(plugin)
                 raise ContractError(
-                    f"{provenance}: this very object, or one equal to it, is a plugin already, {other}; each needs its own",
+                    f"{provenance}: this very object, or its equal, is a plugin already, {other}; each needs its own",
                     plugin=provenance.plugin,
                 ) from None
             except pluggy.PluginValidationError as error:
