@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
-import importlib
 import os
 import shutil
 import sys
