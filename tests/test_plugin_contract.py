@@ -220,7 +220,13 @@ def test_a_missing_dependency_is_the_environment(site: Site) -> None:
 
 
 def test_a_circular_import_is_told_apart(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """B21: always a WARNING, with its own code."""
+    """B21: always a WARNING, with its own code, whatever else stands among the modules."""
+
+    class Proxy:
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError(name)
+
+    site.monkeypatch.setitem(sys.modules, "proxy_of_tests", Proxy())
     site.platform("vendor", plugin_top="from half_engine import X")
     site.platform("host", rank="CPU")
     (site.folder / "half_engine.py").write_text("from half_engine_part import Y\nX = 1\n")
