@@ -396,8 +396,8 @@ class _Resolver:
 
 def _is_loss(candidate: Candidate) -> bool:
     if candidate.outcome is Outcome.UNUSABLE:
-        # A mask that hides every device is the user's own word.
-        return any(reason.code is not ReasonCode.MASKED for reason in candidate.reasons)
+        # A mask that hides every device is the user's own word; one with something to mend is a mistake.
+        return any(reason.code is not ReasonCode.MASKED or reason.remedy for reason in candidate.reasons)
     return is_failure(candidate)
 
 

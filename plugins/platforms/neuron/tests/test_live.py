@@ -224,6 +224,15 @@ def test_empty_mask(run: Callable[..., Any]) -> None:
     assert (found["outcome"], found["codes"]) == ("unusable", ["masked"])
 
 
+def test_mask_that_is_a_mistake(run: Callable[..., Any]) -> None:
+    """One that the runtime would not start with is a loss: one WARNING names it, and what is used instead."""
+    found = run(module="", NEURON_RT_VISIBLE_CORES="99")
+    assert (found["platform"], found["fallback"], found["codes"]) == ("plain", True, ["masked"])
+    (text,) = found["texts"]
+    assert "NEURON_RT_VISIBLE_CORES='99' leaves no core" in text
+    assert "using plain instead" in text
+
+
 def test_report(run: Callable[..., Any]) -> None:
     """The report shows that there is no backend to select, and why."""
     code = """
