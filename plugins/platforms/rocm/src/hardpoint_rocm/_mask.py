@@ -60,8 +60,8 @@ def choose(values: Mapping[str, str | None], uuids: Sequence[str | None], *, is_
     if rocr is not None:
         shown = read_rocr(rocr, uuids)
         if not shown.places:
-            refusal = f"{ROCR}={rocr!r} leaves no device: {shown.fault}"
-            return Choice((), (), refusal, is_wish=device_mask.parse_mask(rocr).is_wish)
+            why = f"{ROCR}={rocr!r} leaves no device: {shown.fault}"
+            return Choice((), (), why, is_wish=device_mask.parse_mask(rocr).is_wish)
         if shown.fault is not None:
             warnings.append(f"{ROCR}={rocr!r} is cut short: {shown.fault}")
     name, text, conflict = _second(values)
