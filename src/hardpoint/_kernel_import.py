@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hardpoint._flight import import_gate
 from hardpoint._importing import Target, import_target
 from hardpoint._kernel_records import LISTING, KernelModule, KernelOutcome, KernelRecord, static_records
-from hardpoint._log import logger
 from hardpoint._probing import Failure, attempt, describe_error
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._say import say_debug
 from hardpoint._shared_object import check_not_truncated
 from hardpoint.errors import ContractError
 
@@ -106,7 +106,7 @@ class KernelImporter:
             message = f"{taken[module.group]} of the same group is imported"
             return _record(module, KernelOutcome.NOT_RUN, Reason(code=ReasonCode.OTHER, message=message))
         # So that the log of a process that dies in a module's start-up names it.
-        logger.debug("importing kernel module %s", module.name)
+        say_debug("importing kernel module %s", module.name)
         started = time.perf_counter()
         record = self._import(module)
         return replace(record, seconds=time.perf_counter() - started)

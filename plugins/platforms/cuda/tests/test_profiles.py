@@ -186,3 +186,19 @@ def test_no_torch_and_no_library_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "cuda []"
+
+
+@pytest.mark.parametrize(
+    ("mask", "remedy"),
+    [
+        ("", None), ("-1", None), ("NoDevFiles", None),
+        *((mask, "correct CUDA_VISIBLE_DEVICES, or unset it") for mask in ("GPU-typo", "7", "0,0", "abc", "MIG-x")),
+    ],
+)  # fmt: skip
+def test_a_mask_that_is_a_mistake_has_a_remedy(mask: str, remedy: str | None) -> None:
+    """B01, B03: it costs the platform a WARNING; hiding every device in one of the usual ways does not."""
+    machine = hardpoint.simulate("h100", count=2, variables={"CUDA_VISIBLE_DEVICES": mask})
+    resolution = hardpoint.resolve(machine=machine)
+    (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
+    assert [reason.remedy for reason in candidate.reasons] == [remedy]
+    assert resolution.is_fallback is (remedy is not None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from hardpoint._importing import import_library
 from hardpoint.errors import EnvironmentFailure
 
 if TYPE_CHECKING:
@@ -16,12 +16,7 @@ def load(module: str, name: str) -> Callable[..., Any]:  # Any: the library is n
 
     Importing ``aiter`` asks ROCm's tools for the device and says so with `RuntimeError`.
     """
-    try:
-        library = importlib.import_module(module)
-    except RuntimeError as error:
-        if isinstance(error, RecursionError):
-            raise
-        raise EnvironmentFailure(f"{module} cannot start: {error}", code="driver") from error
+    library = import_library(module)
     found: Callable[..., Any] | None = getattr(library, name, None)
     if found is None:
         raise EnvironmentFailure(

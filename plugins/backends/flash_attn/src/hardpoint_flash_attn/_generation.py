@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint import DeviceCapability, LiveMachine, normalise_gfx
+from hardpoint._importing import import_library
 from hardpoint._requirements import requirement_reason
 from hardpoint.errors import EnvironmentFailure
 
@@ -59,8 +59,8 @@ def find(
 
 
 def load(generation: str) -> Library:
-    """Import it. Errors: whatever the import raises."""
-    return Library(generation, importlib.import_module(MODULES[generation]))
+    """Import it. Errors: `ImportError`, `OSError`."""
+    return Library(generation, import_library(MODULES[generation]))
 
 
 def capability_of(device: torch.device | str) -> DeviceCapability:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Final
 
+from hardpoint._importing import import_library
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError, EnvironmentFailure
@@ -95,8 +95,8 @@ class FlashInferBackend(AttentionBackend):
 
 
 def load(*names: str, module: str = "flashinfer") -> ModuleType:
-    """Import a module of the library. Errors: `EnvironmentFailure` where it lacks one of `names`."""
-    library = importlib.import_module(module)
+    """Import a module of the library. Errors: `ImportError`; `OSError`, also where it lacks one of `names`."""
+    library = import_library(module)
     for name in names:
         if not hasattr(library, name):
             raise EnvironmentFailure(

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
+from hardpoint._importing import import_library
 from hardpoint._reasons import Reason, ReasonCode
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.errors import ConfigError
-from hardpoint_triton._kernel import interpreting
-from hardpoint_triton._layer import TritonLayer
-from hardpoint_triton._plan import TritonPlan
+
+# First: where it cannot start, that is the environment's failure, and all of the following import it.
+import_library("triton")
+
+from hardpoint_triton._kernel import interpreting  # noqa: E402
+from hardpoint_triton._layer import TritonLayer  # noqa: E402
+from hardpoint_triton._plan import TritonPlan  # noqa: E402
 
 if TYPE_CHECKING:
     from hardpoint._capability import DeviceCapability
