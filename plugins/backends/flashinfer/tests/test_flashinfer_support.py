@@ -125,7 +125,7 @@ def test_a_package_without_its_classes_is_another_one(flashinfer: Library) -> No
 
     for backend, module, name in (
         (FlashInferBackend, "flashinfer", "BatchPrefillWithPagedKVCacheWrapper"),
-        (FlashInferMlaBackend, "flashinfer/mla", "BatchMLAPagedAttentionWrapper"),
+        (FlashInferMlaBackend, "flashinfer/mla", "MLAPlanMetadata.csr"),
     ):
         (flashinfer.site / module / "__init__.py").write_text("")
         with pytest.raises(OSError, match=f"has no {name}: the package is another than its metadata says"):
