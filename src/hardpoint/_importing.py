@@ -6,11 +6,11 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hardpoint._flight import import_gate
-from hardpoint.errors import ContractError, ResolutionInProgressError
+from hardpoint.errors import ContractError, HardpointError, ResolutionInProgressError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import FrameType
+    from types import FrameType, ModuleType
 
     from hardpoint._reasons import Candidate, Provenance, Reason
 
@@ -75,6 +75,28 @@ def import_target(target: Target, provenance: Provenance, *, foreign: list[str] 
                 ) from None
             raise
     return found
+
+
+def import_library(name: str, *, remedy: str | None = None) -> ModuleType:
+    """Import a module of somebody else's library: one that cannot start here is an environment failure, in its words.
+
+    Such a library meets a missing driver, another release of torch or a file that was cut off, and says so with
+    whatever type comes to hand. Errors: `ImportError` and `OSError` as they are; `EnvironmentFailure` for the rest.
+    """
+    from importlib import import_module
+
+    from hardpoint._probing import describe_error
+    from hardpoint.errors import EnvironmentFailure
+
+    try:
+        with import_gate:
+            return import_module(name)
+    except (ImportError, OSError, HardpointError, MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise EnvironmentFailure(
+            f"{name} does not load: {describe_error(error)}", code="broken_import", remedy=remedy
+        ) from error
 
 
 def is_provisional(reasons: Iterable[Reason]) -> bool:

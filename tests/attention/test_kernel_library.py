@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hardpoint.attention._kernel_library import import_library, load_function
+from hardpoint._importing import import_library
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.errors import EnvironmentFailure
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_whatever_its_import_raises_is_the_environments(module: Path, raised: str) -> None:
     """With the type and the words that it raised, and that as the cause."""
     module.write_text(f"raise {raised}")
-    with pytest.raises(EnvironmentFailure, match=rf"cannot be imported: {raised.partition('(')[0]}: ") as caught:
+    with pytest.raises(EnvironmentFailure, match=rf"does not load: {raised.partition('(')[0]}: ") as caught:
         import_library("kernels_of_a_test")
     assert caught.value.__cause__ is not None
 

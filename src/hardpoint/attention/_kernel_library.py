@@ -1,37 +1,19 @@
-"""A kernel library that a backend calls: its import, its functions, and what they must take.
+"""The functions of a kernel library that a backend calls, and what they must take.
 
-Its version was compared before; what is met here is an installation that does not hold together, and a release that is
+The version was compared before; what is met here is an installation that does not hold together, and a release that is
 newer than the backend.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from hardpoint.errors import EnvironmentFailure, HardpointError
+from hardpoint._importing import import_library
+from hardpoint.errors import EnvironmentFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
-
-
-def import_library(module: str) -> ModuleType:
-    """Import a library's module. Errors: `ImportError`, `OSError`, and `EnvironmentFailure` for whatever else it raises.
-
-    Libraries look for drivers, tools and their own parts while they are imported, and say what is missing in any type:
-    FlashInfer a RuntimeError where its parts are of two versions, AITER a KeyError for an architecture.
-    """
-    try:
-        return importlib.import_module(module)
-    except (ImportError, OSError, HardpointError, RecursionError, MemoryError):
-        raise
-    # Code of others, which knows nothing of our rule: that it cannot be imported is never a bug of the plugin.
-    except Exception as error:
-        raise EnvironmentFailure(
-            f"{module} cannot be imported: {type(error).__name__}: {error}", code="broken_import"
-        ) from error
 
 
 def load_function(module: str, name: str, takes: tuple[str, ...] = ()) -> Callable[..., Any]:  # Any: none is typed
@@ -48,7 +30,7 @@ def load_function(module: str, name: str, takes: tuple[str, ...] = ()) -> Callab
         )
     if missing := _missing(found, takes):
         raise EnvironmentFailure(
-            f"{module}.{name} takes no {', '.join(missing)}: the package is of a version that this backend does not know",
+            f"{module}.{name} takes no {', '.join(missing)}: the package is of a release unknown to this backend",
             code="incompatible_dependency",
         )
     function: Callable[..., Any] = found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hardpoint._importing import import_library
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
-from hardpoint.attention._kernel_library import import_library, load_function
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
 from hardpoint_flashinfer._layer import FlashInferLayer, FlashInferPlan
