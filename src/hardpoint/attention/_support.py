@@ -262,13 +262,18 @@ class AttentionSupport:
         nearest: tuple[tuple[bool, int, int, int], AttentionVariant, list[Reason], list[str]] | None = None
         for variant in self.variants:
             guard = variant.guard_reasons(capability, package_reason)
+            # Against the device, then against the package.
+            of_device = len(guard)
+            if guard and variant.package is not None and guard[-1].code is not ReasonCode.CAPABILITY:
+                of_device -= 1
+            distance = (variant.is_of_other_runtime(capability), of_device, len(guard))
+            if guard and nearest is not None and distance > nearest[0][:3]:
+                continue
             refused = variant.refused_fields(config)
             if not guard and not refused:
                 return ()
-            of_device = sum(reason.code is ReasonCode.CAPABILITY for reason in guard)
-            distance = (variant.is_of_other_runtime(capability), of_device, len(guard), len(refused))
-            if nearest is None or distance < nearest[0]:
-                nearest = (distance, variant, guard, refused)
+            if nearest is None or (*distance, len(refused)) < nearest[0]:
+                nearest = ((*distance, len(refused)), variant, guard, refused)
         if nearest is None:
             return (Reason(code=ReasonCode.CONTRACT, message="declares no variant at all"),)
         _, variant, guard, refused = nearest
