@@ -1,22 +1,26 @@
 """Selecting among 33 backends that need no import, and asking again, beside what look-ups cost elsewhere.
 
-    python benchmarks/selection.py [--rounds 15]
+    python benchmarks/selection.py [--rounds 15] [--installed]
 
 The 33 are registered in this process and are ordered by name; 32 refuse the configuration by their declared support
 and the last takes it, so that every candidate is evaluated. "new" is a configuration that was never asked for, "equal"
 one that is built anew and equals a known one, "held" the very same object again. All sides run interleaved in one
 process, in CPU time, which a busy machine disturbs less. Medians and minima; only the ratios travel.
+
+--installed measures the plugins of this repository that are installed instead, on simulated devices with every kernel
+library: a request that the first rank takes, and one that all but the last refuse.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -138,15 +142,51 @@ def new_ones(requires: tuple[str, ...], calls: int) -> float:
     return (time.thread_time_ns() - started) / calls / 1000
 
 
+LIBRARIES = {
+    "torch": "2.13.0",
+    "triton": "3.5.0",
+    "flash-attn": "2.8.3",
+    "flash-attn-3": "3.0.0b1",
+    "flash-attn-4": "4.0.0b36",
+    "flashinfer-python": "0.7.4",
+    "amd-aiter": "0.1.7",
+}
+
+
+def installed_ones(device: str, changes: dict[str, Any]) -> float:
+    """New selections among the installed plugins, on a simulated device."""
+    platform = hardpoint.resolve(machine=hardpoint.simulate(device, distributions=LIBRARIES)).platform
+    configs = [dataclasses.replace(new_config(), **changes) for _ in range(51)]
+    platform.select_backend(configs.pop(), depth="static")
+    started = time.thread_time_ns()
+    for item in configs:
+        platform.select_backend(item, depth="static")
+    return (time.thread_time_ns() - started) / len(configs) / 1000
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--installed", action="store_true")
     options = parser.parse_args()
+    if options.installed:
+        asked: dict[str, dict[str, Any]] = {  # Any: fields of several types
+            "taken": {},
+            "refused": {"dtype": "float64", "head_size": 520, "v_head_size": 520},
+        }
+        sides: dict[str, Callable[[], float]] = {
+            f"{device}, {name}": functools.partial(installed_ones, device, changes)
+            for device in ("h100", "b200", "mi300x", "t4", "amx")
+            for name, changes in asked.items()
+        }
+        sides["a hook call, 33 implementations"] = functools.partial(microseconds, hook_call(), 2000)
+        show(sides, options.rounds, dict.fromkeys(list(sides)[:-1], BUDGET_NEW_MICROSECONDS))
+        return
     platform = prepare()
     held = config()
     platform.select_backend(held, depth="static")
     table = {"config": "candidate"}
-    sides: dict[str, Callable[[], float]] = {
+    sides = {
         "new": lambda: new_ones((), 50),
         "new, each requires a package": lambda: new_ones(("pluggy>=1.7",), 50),
         "held": lambda: microseconds(lambda: platform.select_backend(held, depth="static"), 5000),
@@ -158,8 +198,13 @@ def main() -> None:
         "lru_cache hit, frozen dataclass": functools.partial(microseconds, cached_call(), 5000),
         "dict look-up, str": lambda: microseconds(lambda: table["config"], 5000),
     }
+    show(sides, options.rounds, {"new": BUDGET_NEW_MICROSECONDS, "held": BUDGET_HELD_MICROSECONDS})
+
+
+def show(sides: dict[str, Callable[[], float]], rounds: int, budgets: dict[str, float]) -> None:
+    """Run all sides in every round, and print what each took."""
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, side in sides.items():
             taken[name].append(side())
     hook = min(taken["a hook call, 33 implementations"])
@@ -168,7 +213,7 @@ def main() -> None:
         print(f"{name:34}{statistics.median(values):10.2f}{min(values):9.2f}{min(values) / hook:13.3f}")
     # The budgets were set where such a hook call takes 12.9 µs; here everything is that much slower or faster.
     speed = hook / HOOK_CALL_MICROSECONDS
-    for name, budget in (("new", BUDGET_NEW_MICROSECONDS), ("held", BUDGET_HELD_MICROSECONDS)):
+    for name, budget in budgets.items():
         least = min(taken[name])
         print(f"{name}: {least / speed:.2f} µs at the budget's speed, of {budget:g}: ", end="")
         print("held" if least / speed <= budget else "MISSED")

@@ -34,7 +34,8 @@ LATENT = {"kind": "mla_attention", "head_size": 576, "kv_lora_rank": 512, "qk_ro
 
 def asked(name: str, **changes: Any) -> hardpoint.AttentionConfig:
     """What the backend takes, but for the changes."""
-    base: dict[str, Any] = {"head_size": 64, "num_heads": 16, "dtype": "bfloat16", "block_size": 256}
+    size = 64 if name == "aiter_unified" else 256
+    base: dict[str, Any] = {"head_size": 64, "num_heads": 16, "dtype": "bfloat16", "block_size": size}
     return config(**{**base, **(LATENT if name.endswith("_mla") else {}), **changes})
 
 
@@ -145,3 +146,30 @@ def test_a_broken_library_is_a_recorded_failure(
     (library.site / top / "__init__.py").write_text("raise ImportError('libcuda.so.1: cannot open shared object')")
     with pytest.raises(BackendUnavailableError, match=r"ImportError: libcuda\.so\.1: cannot open shared object"):
         hardpoint.current_platform().select_backend(asked(name), name)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_release_with_other_arguments_is_a_reason(machine: Callable[..., Library | None], name: str) -> None:
+    """Newer than the backend, within its range: what it would be called with is compared before it is called."""
+    library = machine(name)
+    assert library is not None
+    for file in library.site.joinpath(BACKENDS[name][4]).rglob("__init__.py"):
+        file.write_text(file.read_text().replace("sm_scale", "factor").replace("softmax_scale", "factor"))
+    with pytest.raises(
+        BackendUnavailableError, match=r"takes no (softmax_scale|sm_scale): the package is of a release"
+    ):
+        hardpoint.current_platform().select_backend(asked(name), name)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_library_that_does_not_start_is_a_recorded_failure(machine: Callable[..., Library | None], name: str) -> None:
+    """FlashInfer says RuntimeError where its parts are of two versions, AITER KeyError for an architecture."""
+    library = machine(name)
+    assert library is not None
+    file = library.site / BACKENDS[name][4] / "__init__.py"
+    for raised in ("RuntimeError('flashinfer-cubin version')", "KeyError('gfx1250')", "AttributeError('no torch.xyz')"):
+        file.write_text(f"raise {raised}")
+        hardpoint.reset()
+        kind, _, text = raised.partition("('")
+        with pytest.raises(BackendUnavailableError, match=rf"does not load: {kind}: '?{text[:-2]}"):
+            hardpoint.current_platform().select_backend(asked(name), name)

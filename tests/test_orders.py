@@ -47,7 +47,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
         for size in (40, 64, 128, 256, 512, 1024)
         for kind in ("decoder", "encoder_only", "encoder_decoder")
     ),
-    *({**LATENT, "num_heads": heads} for heads in (5, 16, 24)),
+    *({**LATENT, "num_heads": heads} for heads in (5, 8, 16, 24)),
     {**LATENT, "head_size": 1088, "kv_lora_rank": 1024},
 )
 

@@ -185,7 +185,13 @@ class Evaluator:
         report = platform.kernel_report
         if report is not None and platform.machine.live:
             return rejection_for(report, wanted)
-        return static_rejection_for(self._of_platform(platform.kernel_modules), platform.machine, wanted)
+        # As for requirements: a live machine looks for the modules' distributions.
+        answers = platform._selections.kernels  # noqa: SLF001  # the core's own member
+        key = (self.registry.generation, wanted)
+        if key not in answers:
+            modules = self._of_platform(platform.kernel_modules)
+            answers[key] = static_rejection_for(modules, platform.machine, wanted)
+        return answers[key]
 
     def _of_platform(self, question: Callable[[], _T]) -> _T:
         """What the platform's own code answers: a bug in there is the platform plugin's, not this backend's."""

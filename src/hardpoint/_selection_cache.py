@@ -19,13 +19,15 @@ class SelectionCache:
     An entry is good for one generation of the plugin set and of the kernel report. Thread-safe: single dict operations.
     """
 
-    __slots__ = ("_entries", "_generation", "requirements")
+    __slots__ = ("_entries", "_generation", "kernels", "requirements")
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, Selection] = {}
         self._generation: tuple[int, bool] = (0, False)
         self.requirements: dict[tuple[int, str], Reason | None] = {}
         """What the machine said to a requirement, by generation of the plugin set: as many as the plugins state."""
+        self.kernels: dict[tuple[int, tuple[str, ...]], Reason | None] = {}
+        """The same of kernel modules that have not been imported, by the names that a backend wants."""
 
     def get(self, key: Hashable, generation: tuple[int, bool]) -> Selection | None:
         """The selection of this very question, if nothing has changed since."""

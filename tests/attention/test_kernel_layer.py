@@ -214,3 +214,47 @@ def test_the_latent_form_has_no_value() -> None:
     step = KernelStep.random(Backend, latent, [2], [2])
     with pytest.raises(ConfigError, match="the latent form has no value"):
         step.layer().forward(step.query, step.key, step.key, None, step.plan())
+
+
+class LibraryError(Exception):
+    """A compiler's own, as Triton's and CUTLASS's are."""
+
+
+def test_what_a_library_lacks_is_met_in_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own classes, its NotImplementedError and torch's failures are the environment's; other types are bugs."""
+
+    def failing(error: BaseException, name: str) -> None:
+        code = compile("def attend(*arguments, **more): raise error", "<library>", "exec")
+        space: dict[str, Any] = {"error": error, "__name__": name}
+        exec(code, space)  # a function of a module that is not Hardpoint's
+        monkeypatch.setattr(Layer, "attend", space["attend"])
+
+    errors = [RuntimeError("x"), AssertionError("x"), ValueError("x"), LibraryError("x"), NotImplementedError("x")]
+    for error in errors:
+        failing(error, "library.kernels")
+        with pytest.raises(OSError, match=rf"does not run on cpu .*{type(error).__name__}: x") as caught:
+            Backend.prepare(config(), "cpu")
+        assert caught.value.__cause__ is error
+    for bug in (TypeError("x"), KeyError("x"), AttributeError("x"), RecursionError("x"), PermissionError("x")):
+        failing(bug, "library.kernels")
+        with pytest.raises(type(bug)) as found:
+            Backend.prepare(config(), "cpu")
+        assert found.value is bug
+    failing(NotImplementedError("x"), "hardpoint_some.backend")
+    with pytest.raises(NotImplementedError):
+        Backend.prepare(config(), "cpu")
+
+
+@pytest.mark.parametrize("block_size", [1, 4, None])
+def test_prepare_runs_steps_of_both_kinds(monkeypatch: pytest.MonkeyPatch, block_size: int | None) -> None:
+    """Libraries decode with kernels of their own: a step of one query per sequence is run where there is a cache."""
+    seen = []
+    attend = Layer.attend
+
+    def recording(self: Layer, *arguments: Any, **more: Any) -> Any:
+        seen.append(arguments[4].batch.max_query_len)
+        return attend(self, *arguments, **more)
+
+    monkeypatch.setattr(Layer, "attend", recording)
+    Backend.prepare(config(block_size=block_size), "cpu")
+    assert seen == ([2] if block_size is None else [2, 1])

@@ -131,3 +131,27 @@ def test_hole_10_the_cache_dtype_of_the_latent_form_on_a_cpu(cache: str) -> None
         )
         found = refused(name, CPU, **LATENT, dtype="float32", kv_cache_dtype=cache)
         assert ("kv_cache_dtype" not in found) == declared
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "changes", "fields"),
+    [
+        ("aiter_fa", MI300, {"head_size": 256}, {"head_size"}),
+        ("aiter_unified", MI300, {"block_size": 256}, {"block_size"}),
+        ("aiter_unified", MI300, {"block_size": 64, "sinks": True, "alibi": True}, {"alibi"}),
+        ("aiter_mla", MI300, {**LATENT, "dtype": "float16"}, {"dtype"}),
+        ("flash_attn", MI300, {"soft_cap": 30.0}, {"soft_cap"}),
+        ("flash_attn", "8.0", {"alibi": True, "causal": False}, {"alibi"}),
+        ("flash_attn", "9.0", {"sinks": True, "head_size": 72}, {"sinks"}),
+        ("flash_attn", "9.0", {"batch_invariant": True}, {"batch_invariant"}),
+        ("flash_attn", "9.0", {"batch_invariant": True, "head_size": 256, "sliding_window": 64}, {"batch_invariant"}),
+        ("flash_attn_mla", "10.0", {**LATENT, "num_heads": 24}, {"num_heads"}),
+        ("flashinfer", "9.0", {"causal": False, "sliding_window": 64}, {"causal"}),
+        ("flashinfer_mla", "10.0", {**LATENT, "kv_cache_dtype": "fp8"}, {"kv_cache_dtype"}),
+    ],
+)
+def test_further_holes_of_the_packages(
+    name: str, device: str | DeviceCapability, changes: dict[str, Any], fields: set[str]
+) -> None:
+    """The same kind, in the packages themselves: what their functions let in, and no kernel of theirs computes."""
+    assert refused(name, device, **changes) == fields

@@ -250,8 +250,8 @@ class AttentionSupport:
     ) -> tuple[Reason, ...]:
         """Empty if one variant accepts the config on such a device; else the nearest variant's reasons, all of them.
 
-        The nearest one is of the device's own runtime if any is, then has the fewest guard reasons, then the fewest
-        limit reasons, then is the first.
+        The nearest one is of the device's own runtime if any is, then has the fewest reasons against the device (a
+        package can be installed), then the fewest guard reasons, then the fewest limit reasons, then is the first.
         """
         if len(self.variants) == 1:
             variant = self.variants[0]
@@ -259,15 +259,21 @@ class AttentionSupport:
                 *variant.guard_reasons(capability, package_reason),
                 *variant.explain(config, variant.refused_fields(config)),
             )
-        nearest: tuple[tuple[bool, int, int], AttentionVariant, list[Reason], list[str]] | None = None
+        nearest: tuple[tuple[bool, int, int, int], AttentionVariant, list[Reason], list[str]] | None = None
         for variant in self.variants:
             guard = variant.guard_reasons(capability, package_reason)
+            # Against the device, then against the package.
+            of_device = len(guard)
+            if guard and variant.package is not None and guard[-1].code is not ReasonCode.CAPABILITY:
+                of_device -= 1
+            distance = (variant.is_of_other_runtime(capability), of_device, len(guard))
+            if guard and nearest is not None and distance > nearest[0][:3]:
+                continue
             refused = variant.refused_fields(config)
             if not guard and not refused:
                 return ()
-            distance = (variant.is_of_other_runtime(capability), len(guard), len(refused))
-            if nearest is None or distance < nearest[0]:
-                nearest = (distance, variant, guard, refused)
+            if nearest is None or (*distance, len(refused)) < nearest[0]:
+                nearest = ((*distance, len(refused)), variant, guard, refused)
         if nearest is None:
             return (Reason(code=ReasonCode.CONTRACT, message="declares no variant at all"),)
         _, variant, guard, refused = nearest

@@ -52,7 +52,8 @@ def _ck(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, a: dict[str, Any], in
     assert q.dtype in (torch.float16, torch.bfloat16)
     assert q.dtype == k.dtype == v.dtype
     assert q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
-    assert q.shape[2] <= 256
+    assert q.shape[2] <= (256 if indices is None else 128), "there is no kernel of that head size"
+    assert v.shape[2] == q.shape[2] or (indices is None and (q.shape[2], v.shape[2]) == (192, 128))
     assert q.shape[2] % 8 == 0
     queries = _lengths(a["cu_seqlens_q"])
     assert queries
@@ -109,8 +110,8 @@ def _unified(**a: Any) -> None:
     assert a["q_descale"] is None
     size = v.shape[1]
     # tl.arange and tl.dot want powers of two, 16 at least.
-    assert size >= 16
-    assert size & (size - 1) == 0
+    assert size in (16, 32, 64)
+    assert q.shape[1] // k.shape[2] <= 128, "BLOCK_Q"
     left = a["window_size"][0]
     quantised = k.dtype.itemsize == 1
     assert quantised == (a["k_descale"] is not None)

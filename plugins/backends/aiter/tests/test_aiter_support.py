@@ -71,10 +71,19 @@ def test_the_descriptors() -> None:
         ("aiter_fa", "gfx90a", {}, ["architecture gfx90a; runs on gfx942 or gfx950"]),
         ("aiter_fa", "gfx942", {"sinks": True}, ["sinks=True; accepts False"]),
         ("aiter_fa", "gfx942", {"kv_cache_dtype": "float8_e4m3fnuz"}, ["kv_cache_dtype=float8_e4m3fnuz; accepts auto"]),
-        ("aiter_fa", "gfx950", {"head_size": 512}, ["head_size=512; accepts a multiple of 8, at least 8, at most 256"]),
+        ("aiter_fa", "gfx950", {"head_size": 136}, ["head_size=136; accepts a multiple of 8, at least 8, at most 128"]),
+        ("aiter_fa", "gfx942", {"head_size": 256, "block_size": None}, []),
+        ("aiter_fa", "gfx942", {"head_size": 192, "v_head_size": 128, "block_size": None}, []),
         ("aiter_unified", "gfx1100", {}, ["architecture gfx1100; runs on gfx942"]),
         ("aiter_unified", "gfx942", {"causal": False}, ["causal=False; accepts the attention type's own"]),
-        ("aiter_unified", "gfx942", {"block_size": 48}, ["block_size=48; accepts 16 or 32 or 64 or 128 or 256"]),
+        ("aiter_unified", "gfx942", {"block_size": 48}, ["block_size=48; accepts 16 or 32 or 64"]),
+        ("aiter_unified", "gfx942", {"block_size": 128}, ["block_size=128; accepts 16 or 32 or 64"]),
+        (
+            "aiter_unified",
+            "gfx942",
+            {"num_heads": 144, "num_kv_heads": 1},
+            ["144 query heads per key/value head; accepts at most 128"],
+        ),
         ("aiter_unified", "gfx942", {"sinks": True, "alibi": True}, ["alibi=True; accepts False"]),
         (
             "aiter_unified",
@@ -112,7 +121,7 @@ def test_what_is_accepted_constructs_and_runs(library: Library, data: st.DataObj
 
     capability = device(data.draw(st.sampled_from(["gfx942", "gfx950"])))
     for support, backend, configs in (
-        (DENSE, AiterFaBackend, dense_configs(block_sizes=(None, 5, 16))),
+        (DENSE, AiterFaBackend, dense_configs((8, 64, 128, 192, 256), block_sizes=(None, 5, 16))),
         (UNIFIED, AiterUnifiedBackend, dense_configs(head_sizes=(32, 64), block_sizes=(16, 32))),
         (LATENT, AiterMlaBackend, latent_configs()),
     ):

@@ -187,6 +187,9 @@ def _fa4(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **a: Any) -> tuple[t
         sizes = (q.shape[-1], v.shape[-1])
         assert all(size % 8 == 0 and 8 <= size <= 256 for size in sizes)
         assert major == 9 or max(sizes) <= 128 or sizes in ((192, 128), (256, 256))
+        whole = major > 9 and table is not None and k.shape[1] == 128
+        irregular = any(size % 16 for size in sizes)
+        assert table is None or whole or not irregular, "Paged KV does not support irregular head dim"
     window = tuple(-1 if side is None else side for side in a["window_size"])
     out, lse = _attention(
         q,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hardpoint import DeviceCapability, LiveMachine
+from hardpoint import DeviceCapability, InMemoryMachine, LiveMachine
 from hardpoint._requirements import requirement_reason
 from hardpoint.attention import AttentionConfig, AttentionSupport
 from hardpoint.hookspecs import API_VERSION
@@ -75,6 +75,8 @@ def test_the_descriptors() -> None:
     assert (other.api, other.kind, other.platforms) == (API_VERSION, "mla_attention", ("cuda",))
     assert {variant.package for variant in spec.support.variants} == {
         "flash-attn>=2.6,<3",
+        "flash-attn>=2.7.3,<3",
+        "flash-attn>=2.8,<3",
         "flash-attn-3>=3.0.0b1,<4",
         "flash-attn-4>=4.0.0b36",
     }
@@ -85,8 +87,8 @@ def test_the_descriptors() -> None:
 @pytest.mark.parametrize(
     ("version", "changes", "messages"),
     [
-        ((7, 5), {}, ["capability 7.5; runs on 8.x or 9.x or 10.x or 12.x"]),
-        ((8, 0), {"block_size": 16}, ["block_size=16; accepts a multiple of 256, at least 256"]),
+        ((7, 5), {}, ["capability 7.5; runs on 8.x or 9.x"]),
+        ((8, 0), {"block_size": 16}, ["block_size=16; accepts a multiple of 256, at least 256 (or none)"]),
         ((8, 0), {"head_size": 100}, ["head_size=100; accepts a multiple of 8, at least 8, at most 256"]),
         ((8, 0), {"dtype": "float32"}, ["dtype=float32; accepts float16 or bfloat16"]),
         ((8, 0), {"kv_cache_dtype": "fp8"}, ["kv_cache_dtype=float8_e4m3fn; accepts auto"]),
@@ -105,6 +107,58 @@ def test_all_reasons_at_once(
     """Each with the value asked for and what would be accepted."""
     flash("fa2", capability=version)
     assert against(DENSE_SUPPORT, version, config(**changes)) == messages
+
+
+AMD = DeviceCapability(runtime="rocm", arch="gfx942")
+
+
+@pytest.mark.parametrize(
+    ("installed", "device", "changes", "messages"),
+    [
+        ({"flash-attn": "2.6.3"}, "9.0", {}, []),
+        ({"flash-attn": "2.6.3"}, "10.0", {}, ["found flash-attn 2.6.3, needs <3,>=2.7.3"]),
+        ({"flash-attn": "2.7.2.post1"}, "12.0", {}, ["found flash-attn 2.7.2.post1, needs <3,>=2.7.3"]),
+        ({"flash-attn": "2.7.3"}, "12.0", {}, []),
+        ({"flash-attn": "2.7.2.post1"}, AMD, {}, ["found flash-attn 2.7.2.post1, needs <3,>=2.7.3"]),
+        ({"flash-attn": "2.7.4.post1"}, AMD, {}, []),
+        ({"flash-attn": "2.7.4.post1"}, "gfx950", {}, ["found flash-attn 2.7.4.post1, needs <3,>=2.8"]),
+        ({"flash-attn": "2.8.3+cu12torch2.8cxx11abiFALSE"}, "gfx950", {"block_size": 128}, []),
+        ({"flash-attn": "3.0"}, "8.0", {}, ["found flash-attn 3.0, needs <3,>=2.6"]),
+        (
+            {"flash-attn-4": "4.0.0b36"},
+            "9.0",
+            {"head_size": 72, "block_size": 64},
+            ["block_size=64; accepts no cache"],
+        ),
+        ({"flash-attn-4": "4.0.0b36"}, "9.0", {"head_size": 72, "block_size": None, "sinks": True}, []),
+        ({"flash-attn-4": "4.0.0b36"}, "10.3", {"head_size": 72, "block_size": 128}, []),
+        ({"flash-attn-4": "4.0.0b36"}, "11.0", {"head_size": 256, "block_size": 16, "sinks": True}, []),
+        ({"flash-attn-3": "3.0.0b1"}, "9.0", {"batch_invariant": True, "sliding_window": 64}, []),
+        (
+            {"flash-attn-3": "3.0.0b1"},
+            "9.0",
+            {"batch_invariant": True, "head_size": 64},
+            ["batch_invariant=True; accepts False"],
+        ),
+        ({"flash-attn-3": "3.0.0b1"}, "9.0", {"batch_invariant": True, "head_size": 256}, []),
+        (
+            {"flash-attn-3": "3.0.0b1"},
+            "9.0",
+            {"batch_invariant": True, "head_size": 256, "sliding_window": 64},
+            ["batch_invariant=True; accepts False"],
+        ),
+    ],
+)
+def test_what_a_release_is_built_for(
+    installed: dict[str, str], device: str | DeviceCapability, changes: dict[str, Any], messages: list[str]
+) -> None:
+    """Devices that a release has no binary for, and sizes that its kernels leave out, are reasons from metadata."""
+    machine = InMemoryMachine(distributions=installed)
+    if device == "gfx950":
+        device = DeviceCapability(runtime="rocm", arch="gfx950")
+    capability = DeviceCapability.parse(device) if isinstance(device, str) else device
+    found = DENSE_SUPPORT.reasons(capability, config(**changes), lambda text: requirement_reason(text, machine))
+    assert [reason.message for reason in found] == messages
 
 
 def test_alibi_needs_a_causal_mask(flash: Flash) -> None:

@@ -10,7 +10,7 @@ from hardpoint_rocm._arch import capability_of, parse_arch
 from hardpoint_rocm.platform import RocmPlatform
 
 LATENT = {"kind": "mla_attention", "head_size": 576, "num_kv_heads": 1, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
-CDNA = ["aiter_fa", "aiter_unified", "triton_attn", "flex_attention", "torch_sdpa"]
+CDNA = ["aiter_fa", "aiter_unified", "flash_attn", "triton_attn", "flex_attention", "torch_sdpa"]
 CDNA2 = ["triton_attn", "flash_attn", "flex_attention", "torch_sdpa"]
 PLAIN = ["triton_attn", "flex_attention", "torch_sdpa"]
 
@@ -67,7 +67,7 @@ def test_encoders(kind: str) -> None:
 
 def test_cross_attention() -> None:
     """Only who takes keys of another sequence is named."""
-    assert order("gfx942", attention_type="encoder_decoder") == ["aiter_fa", "triton_attn", "torch_sdpa"]
+    assert order("gfx942", attention_type="encoder_decoder") == ["aiter_fa", "flash_attn", "triton_attn", "torch_sdpa"]
     assert order("gfx1201", attention_type="encoder_decoder") == ["triton_attn", "torch_sdpa"]
     assert order("gfx90a", attention_type="encoder_decoder") == ["triton_attn", "torch_sdpa"]
 

@@ -9,9 +9,9 @@ import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
-from hardpoint_aiter._library import load
 from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from hardpoint.attention._kernel_layer import LayerArguments
 
 _AXES: Final = ("block", "token", "head", "content")
+_SHARED: Final = (
+    "max_seqlen_q",
+    "max_seqlen_k",
+    "softmax_scale",
+    "logits_soft_cap",
+    "causal",
+    "window_size",
+    "return_lse",
+    "cu_seqlens_q",
+)
+_PAGED: Final = ("aiter", "mha_batch_prefill_func", (*_SHARED, "kv_indptr", "kv_page_indices"))
+_PACKED: Final = ("aiter", "flash_attn_varlen_func", (*_SHARED, "cu_seqlens_k"))
 
 
 class AiterFaPlan(KernelPlan):
@@ -73,8 +85,8 @@ class AiterFaLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec | None, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._paged = load("aiter", "mha_batch_prefill_func")
-        self._packed = load("aiter", "flash_attn_varlen_func")
+        self._paged = load_function(*_PAGED)
+        self._packed = load_function(*_PACKED)
 
     def attend(
         self,
@@ -124,8 +136,8 @@ class AiterFaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load("aiter", "mha_batch_prefill_func")
-        load("aiter", "flash_attn_varlen_func")
+        load_function(*_PAGED)
+        load_function(*_PACKED)
         return []
 
     @classmethod

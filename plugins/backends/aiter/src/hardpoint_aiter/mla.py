@@ -9,10 +9,10 @@ import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
-from hardpoint_aiter._library import load
 from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
     from hardpoint.attention._kernel_layer import LayerArguments
 
-_MODULE, _FUNCTION = "aiter.mla", "mla_decode_fwd"
+_FUNCTION: Final = ("aiter.mla", "mla_decode_fwd", ("sm_scale",))
 _KEYS_PER_CALL: Final = 1 << 22
 """Indices of keys that one call takes, 16 MB of them: a long prefill in the latent form is several calls."""
 
@@ -98,7 +98,7 @@ class AiterMlaLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._function = load(_MODULE, _FUNCTION)
+        self._function = load_function(*_FUNCTION)
 
     def attend(
         self,
@@ -146,7 +146,7 @@ class AiterMlaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load(_MODULE, _FUNCTION)
+        load_function(*_FUNCTION)
         return []
 
     @classmethod

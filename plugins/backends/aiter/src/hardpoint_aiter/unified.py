@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBackend, GraphSupport
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
-from hardpoint_aiter._library import load
 from hardpoint_aiter.backend import dense_spec
 
 if TYPE_CHECKING:
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
     from hardpoint.attention._kernel_layer import LayerArguments
 
-_MODULE, _FUNCTION = "aiter.ops.triton.unified_attention", "unified_attention"
+_FUNCTION: Final = (
+    "aiter.ops.triton.unified_attention",
+    "unified_attention",
+    (
+        *("q", "k", "v", "out", "cu_seqlens_q", "max_seqlen_q", "seqused_k", "max_seqlen_k", "softmax_scale", "causal"),
+        *("window_size", "block_table", "softcap", "q_descale", "k_descale", "v_descale", "alibi_slopes", "sinks"),
+    ),
+)
 
 
 class AiterUnifiedPlan(KernelPlan):
@@ -42,7 +49,7 @@ class AiterUnifiedLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._function = load(_MODULE, _FUNCTION)
+        self._function = load_function(*_FUNCTION)
         self._descales: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         if self.is_quantised:
             self._descales = (
@@ -98,7 +105,7 @@ class AiterUnifiedBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load(_MODULE, _FUNCTION)
+        load_function(*_FUNCTION)
         return []
 
     @classmethod

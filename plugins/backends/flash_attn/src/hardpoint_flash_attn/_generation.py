@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint import DeviceCapability, LiveMachine, normalise_gfx
-from hardpoint._importing import import_library
 from hardpoint._requirements import requirement_reason
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.errors import EnvironmentFailure
 
 if TYPE_CHECKING:
@@ -18,7 +18,32 @@ if TYPE_CHECKING:
 
     from hardpoint.attention import AttentionConfig, AttentionVariant
 
+_PACKED: Final = (
+    *("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "softmax_scale", "causal", "window_size"),
+    "softcap",
+)
+_FA3: Final = (
+    "softmax_scale",
+    "causal",
+    "window_size",
+    "softcap",
+    "cu_seqlens_q",
+    "max_seqlen_q",
+    "num_splits",
+    "pack_gqa",
+)
+_FA3_PAGED: Final = ("flash_attn_with_kvcache", (*_FA3, "cache_seqlens", "page_table", "return_softmax_lse", "qv"))
+_FA4: Final = (
+    "flash_attn_varlen_func",
+    (*_PACKED, "seqused_k", "page_table", "learnable_sink", "return_lse", "qv"),
+)
 MODULES: Final = {"fa2": "flash_attn", "fa3": "flash_attn_interface", "fa4": "flash_attn.cute"}
+CALLS: Final = {
+    "fa2": (("flash_attn_varlen_func", (*_PACKED, "alibi_slopes", "return_attn_probs", "block_table")),),
+    "fa3": (("flash_attn_varlen_func", (*_FA3, "cu_seqlens_k", "max_seqlen_k")), _FA3_PAGED),
+    "fa4": (_FA4,),
+}
+"""The functions of each generation that are called here, with the arguments that they must take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +51,7 @@ class Library:
     """One generation, imported. Its functions differ from one another in name, arguments and results."""
 
     generation: str
-    module: Any  # none of the three is typed
-
-    def function(self, name: str) -> Callable[..., Any]:  # Any: as the module
-        """One of its functions. Errors: `EnvironmentFailure` where the installed package has none of that name."""
-        found: Callable[..., Any] | None = getattr(self.module, name, None)
-        if found is None:
-            raise EnvironmentFailure(
-                f"{MODULES[self.generation]} has no {name}: the package is another than its metadata says",
-                code="incompatible_dependency",
-            )
-        return found
+    functions: Mapping[str, Callable[..., Any]]  # Any: none of the three is typed
 
 
 def find(
@@ -59,8 +74,9 @@ def find(
 
 
 def load(generation: str) -> Library:
-    """Import it. Errors: `ImportError`, `OSError`."""
-    return Library(generation, import_library(MODULES[generation]))
+    """Import it. Errors: those of `load_function`."""
+    module = MODULES[generation]
+    return Library(generation, {name: load_function(module, name, takes) for name, takes in CALLS[generation]})
 
 
 def capability_of(device: torch.device | str) -> DeviceCapability:

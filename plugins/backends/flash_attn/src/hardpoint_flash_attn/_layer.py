@@ -34,7 +34,7 @@ class FlashAttnLayer(KernelLayer):
     ) -> None:
         super().__init__(config, spec, **arguments)
         self.library = library
-        self._varlen = library.function("flash_attn_varlen_func")
+        self._varlen = library.functions["flash_attn_varlen_func"]
         self._call = {"fa2": self._fa2, "fa3": self._fa3, "fa4": self._fa4}[library.generation]
         # FlashAttention 3.0.0b1 returns no lse without a cache, later ones do where they are asked.
         self._varlen_has_lse = "return_attn_probs" in inspect.signature(self._varlen).parameters
@@ -98,7 +98,7 @@ class FlashAttnLayer(KernelLayer):
             "max_seqlen_q": plan.batch.max_query_len,
         }
         if paged:
-            return self.library.function("flash_attn_with_kvcache")(
+            return self.library.functions["flash_attn_with_kvcache"](
                 *tensors,
                 cache_seqlens=plan.seq_lens,
                 page_table=plan.block_table,

@@ -42,7 +42,7 @@ class FlashAttnBackend(AttentionBackend):
         generation = _generation.find(DENSE, device_capability, config)
         if generation is None:
             return [not_served(device_capability, config)]
-        _generation.load(generation).function("flash_attn_varlen_func")
+        _generation.load(generation)
         return []
 
     @classmethod

@@ -40,7 +40,7 @@ class FlashAttnMlaLayer(KernelLayer):
         **arguments: Unpack[LayerArguments],
     ) -> None:
         super().__init__(config, spec, **arguments)
-        self._function = library.function(_FUNCTIONS[library.generation])
+        self._function = library.functions[_FUNCTIONS[library.generation]]
         self._call = {"fa3": self._fa3, "fa4": self._fa4}[library.generation]
 
     def attend(
@@ -111,7 +111,7 @@ class FlashAttnMlaBackend(AttentionBackend):
         generation = _generation.find(LATENT, device_capability, config)
         if generation is None:
             return [not_served(device_capability, config)]
-        _generation.load(generation).function(_FUNCTIONS[generation])
+        _generation.load(generation)
         return []
 
     @classmethod

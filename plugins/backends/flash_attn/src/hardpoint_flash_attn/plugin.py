@@ -20,7 +20,7 @@ class FlashAttnPlugin:
             requires=("torch>=2.5",),
             kernel_architectures=ARCHITECTURES,
             support=DENSE_SUPPORT,
-            # ROCm's tables for CDNA3 and 4 do not list it: AITER takes all that it takes. Without AITER it is next.
+            # ROCm's table of encoders on CDNA3 and 4 does not list it: AITER takes all of it. Without AITER it is next.
             order=Order(before=("triton_attn", "torch_sdpa"), platforms=("rocm",)),
         )
 

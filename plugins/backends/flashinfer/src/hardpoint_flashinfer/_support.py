@@ -7,9 +7,11 @@ other engines say otherwise, they call further kernels of it (TRT-LLM's, for 10.
 - Sinks: ``run`` takes them, and hands them to TRT-LLM's kernels alone; the others would leave them out silently.
 - ALiBi: the slopes are the library's own (``get_alibi_slopes``), a model's cannot be given.
 - A window bounds the left side only (``window_left``): without a causal mask ours has two sides.
+- The kernels of generation 2 are compiled for 8.x to 12.x, 11.x among them (``jit/attention/modules.py``).
 - The latent form runs from 8.0 on, not on 10.x alone. A head count that does not divide a tile of queries makes its
   planner refuse some steps (``_validate_fa_causal_tile_bound``), so only counts that do are declared. 8-bit caches
-  are for bfloat16 on 9.x (``_validate_generated_fa_plan``).
+  are for bfloat16 on 9.x (``_validate_generated_fa_plan``). A step has at most 16384 tiles of 64 or 128 query rows
+  (``_FA_MAX_WORK_ITEMS``), that is with 128 heads 16384 tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import Final
 from hardpoint.attention import ANYTHING, AttentionSupport, AttentionVariant, Integers, OneOf
 
 PACKAGE: Final = "flashinfer-python>=0.7"
-MAJORS: Final = (8, 9, 10, 12)
-ARCHITECTURES: Final = ("sm_8*", "sm_9*", "sm_10*", "sm_12*")
+MAJORS: Final = (8, 9, 10, 11, 12)
+ARCHITECTURES: Final = ("sm_8*", "sm_9*", "sm_10*", "sm_11*", "sm_12*")
 """Kernels are compiled for the device at hand; its sources have these generations."""
 
 _HEADS: Final = OneOf(64, 128, 256, 512)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from hardpoint._importing import import_library
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_smallest import run_smallest
-from hardpoint.errors import ConfigError, EnvironmentFailure
+from hardpoint.errors import ConfigError
 from hardpoint_flashinfer._layer import FlashInferLayer, FlashInferPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
     import torch
@@ -20,7 +22,16 @@ if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
 
 _AXES: Final = ("block", "token", "head", "content")
-_NAMES: Final = ("BatchPrefillWithPagedKVCacheWrapper", "BatchDecodeWithPagedKVCacheWrapper")
+_PLAN: Final = ("sm_scale", "window_left", "logits_soft_cap", "q_data_type", "kv_data_type")
+_RUN: Final = ("return_lse", "k_scale", "v_scale")
+_CALLS: Final = {
+    "BatchPrefillWithPagedKVCacheWrapper": ("kv_layout",),
+    "BatchPrefillWithPagedKVCacheWrapper.plan": ("causal", *_PLAN),
+    "BatchPrefillWithPagedKVCacheWrapper.run": _RUN,
+    "BatchDecodeWithPagedKVCacheWrapper": ("kv_layout", "use_tensor_cores"),
+    "BatchDecodeWithPagedKVCacheWrapper.plan": _PLAN,
+    "BatchDecodeWithPagedKVCacheWrapper.run": _RUN,
+}
 
 
 class FlashInferBackend(AttentionBackend):
@@ -36,7 +47,7 @@ class FlashInferBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load(*_NAMES)
+        load(_CALLS)
         return []
 
     @classmethod
@@ -79,7 +90,7 @@ class FlashInferBackend(AttentionBackend):
         return FlashInferLayer(
             config,
             cls.kv_cache_spec(config),
-            load(*_NAMES),
+            load(_CALLS),
             scale=scale,
             device=device,
             sinks=sinks,
@@ -94,13 +105,8 @@ class FlashInferBackend(AttentionBackend):
         return FlashInferPlan(config, batch)
 
 
-def load(*names: str, module: str = "flashinfer") -> ModuleType:
-    """Import a module of the library. Errors: `ImportError`; `OSError`, also where it lacks one of `names`."""
-    library = import_library(module)
-    for name in names:
-        if not hasattr(library, name):
-            raise EnvironmentFailure(
-                f"{module} has no {name}: the package is another than its metadata says",
-                code="incompatible_dependency",
-            )
-    return library
+def load(calls: Mapping[str, tuple[str, ...]], module: str = "flashinfer") -> ModuleType:
+    """Import a module of the library that has `calls`, names with arguments. Errors: those of `load_function`."""
+    for name, takes in calls.items():
+        load_function(module, name, takes)
+    return import_library(module)

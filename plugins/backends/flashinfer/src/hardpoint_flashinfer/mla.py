@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
     from hardpoint.attention._kernel_layer import LayerArguments
 
-_NAMES: Final = ("BatchMLAPagedAttentionWrapper", "MLAPlanMetadata")
+_CALLS: Final = {
+    "MLAPlanMetadata.csr": ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr"),
+    "BatchMLAPagedAttentionWrapper": ("backend",),
+    "BatchMLAPagedAttentionWrapper.plan": (
+        *("metadata", "num_heads", "head_dim_ckv", "head_dim_kpe", "page_size", "causal", "sm_scale", "q_data_type"),
+        *("kv_data_type", "scale_mode", "query_layout", "kv_cache_layout", "lse_mode"),
+    ),
+    "BatchMLAPagedAttentionWrapper.run": (
+        *("query", "kv_cache", "return_lse", "return_lse_base_on_e", "ckv_scale", "kpe_scale"),
+    ),
+}
 
 
 class FlashInferMlaPlan(KernelPlan):
@@ -124,7 +134,7 @@ class FlashInferMlaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load(*_NAMES, module="flashinfer.mla")
+        load(_CALLS, "flashinfer.mla")
         return []
 
     @classmethod
@@ -167,7 +177,7 @@ class FlashInferMlaBackend(AttentionBackend):
         return FlashInferMlaLayer(
             config,
             cls.kv_cache_spec(config),
-            load(*_NAMES, module="flashinfer.mla"),
+            load(_CALLS, "flashinfer.mla"),
             scale=scale,
             device=device,
             sinks=sinks,

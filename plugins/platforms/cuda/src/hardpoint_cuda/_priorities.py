@@ -45,7 +45,8 @@ DENSE: Final = (
     _SDPA_DENSE,
 )
 DENSE_THOR: Final = (
-    BackendPriority("flash_attn", "FA4's kernels for this generation; FlashInfer's sources have none", _FLASH),
+    BackendPriority("flash_attn", "FA4's kernels for this generation's matrix units; FA2 has no binary for it", _FLASH),
+    BackendPriority("flashinfer", "its kernels of generation 2, compiled for this one; decoders only", _INFER),
     _TRITON_DENSE,
     _FLEX_DENSE,
     _SDPA_DENSE,
@@ -78,7 +79,8 @@ LATENT_BLACKWELL: Final = (
     _TORCH_LATENT,
 )
 LATENT_THOR: Final = (
-    BackendPriority("flash_attn_mla", "FA4's absorbed form; FlashInfer's sources have none here", _FLASH),
+    BackendPriority("flash_attn_mla", "FA4's absorbed form, for this generation's matrix units", _FLASH),
+    BackendPriority("flashinfer_mla", "its kernels of generation 2, compiled here; small head counts too", _INFER),
     _TRITON_LATENT,
     _TORCH_LATENT,
 )

@@ -21,27 +21,24 @@ _FLEX: Final = "hardpoint-flex-attention"
 _SDPA: Final = "hardpoint-torch-sdpa"
 
 _AITER_FA: Final = BackendPriority(
-    "aiter_fa", "AMD's assembly for this generation: the fastest prefill and decode; head sizes up to 256", _AITER
+    "aiter_fa", "AMD's own tuning of Composable Kernel, packed or paged; with pages head sizes up to 128", _AITER
 )
 _AITER_UNIFIED: Final = BackendPriority(
-    "aiter_unified", "AMD's tuned Triton kernel: any head size, sinks, windows; causal masks only", _AITER
+    "aiter_unified", "AMD's tuned Triton kernel: head sizes up to 256, sinks, ALiBi; causal masks only", _AITER
 )
 _TRITON_DENSE: Final = BackendPriority(
     "triton_attn", "runs on every generation, in every dtype and with every feature", _TRITON
 )
 _FLASH_DENSE: Final = BackendPriority(
-    "flash_attn", "the build on Composable Kernel: a fast prefill, and large pages of the cache only", _FLASH
+    "flash_attn", "the build on Composable Kernel: head sizes up to 256, but large pages of the cache only", _FLASH
 )
 _FLEX_DENSE: Final = BackendPriority("flex_attention", "one compilation per family of shapes, at start-up", _FLEX)
 _SDPA_DENSE: Final = BackendPriority("torch_sdpa", "gathers the cache before each call; needs nothing but torch", _SDPA)
 
-DENSE_CDNA: Final = (_AITER_FA, _AITER_UNIFIED, _TRITON_DENSE, _FLEX_DENSE, _SDPA_DENSE)
-"""CDNA3 and 4, which AITER's assembly is written for. Its table of architectures has neither RDNA4 nor gfx1250.
+DENSE_CDNA: Final = (_AITER_FA, _AITER_UNIFIED, _FLASH_DENSE, _TRITON_DENSE, _FLEX_DENSE, _SDPA_DENSE)
+"""CDNA3 and 4, which AITER's binaries are for. Its table of architectures has neither RDNA4 nor gfx1250."""
 
-FlashAttention takes nothing here that AITER's assembly refuses; its own wish puts it next where AITER is missing.
-"""
-
-DENSE_CDNA_BIDIRECTIONAL: Final = (_AITER_FA, _TRITON_DENSE, _FLEX_DENSE, _SDPA_DENSE)
+DENSE_CDNA_BIDIRECTIONAL: Final = (_AITER_FA, _FLASH_DENSE, _TRITON_DENSE, _FLEX_DENSE, _SDPA_DENSE)
 
 DENSE_CDNA2: Final = (
     BackendPriority("triton_attn", "the best paged kernel here: AITER begins with CDNA3", _TRITON),
@@ -55,7 +52,7 @@ DENSE: Final = (
     _SDPA_DENSE,
 )
 
-CROSS_AITER: Final = (_AITER_FA, _TRITON_DENSE, _SDPA_DENSE)
+CROSS_AITER: Final = (_AITER_FA, _FLASH_DENSE, _TRITON_DENSE, _SDPA_DENSE)
 CROSS: Final = (_TRITON_DENSE, _SDPA_DENSE)
 
 _SDPA_ENCODER: Final = BackendPriority("torch_sdpa", "torch's own kernel, one call per sequence", _SDPA)
@@ -63,7 +60,7 @@ _TRITON_ENCODER: Final = BackendPriority(
     "triton_attn", "for what torch refuses, or where that distribution is not installed", _TRITON
 )
 ENCODER_CDNA: Final = (
-    BackendPriority("aiter_fa", "packed sequences in one call, in AMD's assembly", _AITER),
+    BackendPriority("aiter_fa", "packed sequences in one call, by AMD's tuning of Composable Kernel", _AITER),
     _SDPA_ENCODER,
     _TRITON_ENCODER,
 )
