@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -11,6 +11,9 @@ from hardpoint.attention import AttentionPlan, _handles
 if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
     from hardpoint_cpu_native._kernels import Kernels, NativeStep
+
+# The kernels count in 32 bits; no sequence is longer, so a wider window hides no more.
+_MOST: Final = (1 << 31) - 1
 
 
 class CpuNativePlan(AttentionPlan):
@@ -43,7 +46,7 @@ class CpuNativePlan(AttentionPlan):
             block_size=block_size if table is not None else 0,
             bfloat=config.dtype == "bfloat16",
             causal=config.causal and batch.causal,
-            window=config.sliding_window or 0,
+            window=min(config.sliding_window or 0, _MOST),
             query_starts=batch.query_start_loc_host,
             seq_lens=batch.seq_lens_host,
             key_starts=batch.new_key_starts,
