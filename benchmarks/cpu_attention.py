@@ -87,12 +87,14 @@ def decode(
     num_bytes = spec.bytes_per_block * batch_size * blocks
     count = -(-(1 << 30) // num_bytes)
     caches = [spec.allocate(batch_size * blocks, device="cpu") for _ in range(count)]
-    for cache in caches:
-        for tensor in cache:
-            if tensor.dtype.itemsize > 1:
-                tensor.normal_()
-            else:  # no NaN among them, in whichever format
-                tensor.view(torch.int8).random_(-100, 100)
+    for tensor in caches[0]:
+        if tensor.dtype.itemsize > 1:
+            tensor.normal_()
+        else:  # no NaN among them, in whichever format
+            tensor.view(torch.int8).random_(-100, 100)
+    for cache in caches[1:]:
+        for tensor, source in zip(cache, caches[0], strict=True):
+            tensor.copy_(source)
     table = torch.randperm(batch_size * blocks).view(batch_size, blocks)
     last = context - 1
     slots = table[:, last // block_size] * block_size + last % block_size
