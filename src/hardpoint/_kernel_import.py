@@ -170,9 +170,10 @@ class KernelImporter:
         version = self.platform.machine.distribution_version(name)
         if version is None:
             return Reason(code=ReasonCode.NOT_INSTALLED, message=message, remedy=f"pip install {name}")
+        # Not what an absent distribution is: this one should have brought it.
         return Reason(
-            code=ReasonCode.NOT_INSTALLED,
-            message=f"{message}; {name} {version} is installed, without this module",
+            code=ReasonCode.KERNEL_MISSING,
+            message=f"{message}; {name} {version} is installed, without this module{_for_another_python(module.name)}",
             remedy=f"pip install --force-reinstall --no-deps {name}",
         )
 
@@ -270,6 +271,20 @@ def _find(name: str) -> bool:
     if spec.origin is not None and spec.origin.endswith(tuple(EXTENSION_SUFFIXES)):
         check_not_truncated(os.path.abspath(spec.origin))
     return True
+
+
+def _for_another_python(name: str) -> str:
+    """What to add where the module's file is there and its tag is not this Python's."""
+    parent, _, leaf = name.rpartition(".")
+    for folder in getattr(sys.modules.get(parent), "__path__", ()):
+        try:
+            found = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for file in found:
+            if file.startswith(f"{leaf}.") and file.endswith((".so", ".pyd")):
+                return f": {os.path.join(folder, file)} is built for another Python"
+    return ""
 
 
 def _locate(name: str) -> str | None:
