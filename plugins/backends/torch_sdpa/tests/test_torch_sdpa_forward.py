@@ -154,7 +154,7 @@ def test_long_chunked_prefills_agree_across_their_pieces(
 @pytest.mark.parametrize("scale", [-0.3, 0.0])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_scale_may_be_negative_or_zero(random_step: Callable[..., Any], scale: float, dtype: str) -> None:
-    """A causal mask that torch applies before its scale would be turned round."""
+    """Where a layer is causal by itself torch masks before it scales: minus infinity must not be turned round."""
     for options in ({}, {"block_size": None}):
         step = random_step(_config(dtype=dtype, **options), [5, 5, 1, 9], [5, 5, 1, 9])
         step.arguments["scale"] = scale
