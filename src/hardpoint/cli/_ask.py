@@ -16,7 +16,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from hardpoint._isolation import interpreter
-from hardpoint._running import GRACE_SECONDS, Start, describe_exit
+from hardpoint._running import GRACE_SECONDS, Start, begin, describe_exit
 from hardpoint._trust import script_folder
 from hardpoint.cli._frames import Frames
 from hardpoint.errors import HardpointError
@@ -117,7 +117,7 @@ class _Child:
                 threading.Thread(target=_read, args=(stderr, chunks), daemon=True),
             )
             for thread in threads:
-                thread.start()
+                begin(thread)
             answer = self._listen(chunks, lambda: process.poll() is not None)
             if answer is None and not self._timed_out:
                 # The end of its output is not its own: what ends it then is us.
