@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import BY_HEAD, BY_TOKEN, dense_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
 from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
-from hardpoint_aiter.backend import dense_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,14 +116,7 @@ class AiterUnifiedBackend(AttentionBackend):
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
         """Key and value tensors; the kernel reads all four strides."""
-        return dense_spec(
-            config,
-            (
-                ("block", "token", "head", "content"),
-                ("block", "head", "token", "content"),
-                ("head", "block", "token", "content"),
-            ),
-        )
+        return dense_cache(config, (BY_TOKEN, BY_HEAD, ("head", "block", "token", "content")))
 
     @classmethod
     def create_layer(
