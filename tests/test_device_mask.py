@@ -43,6 +43,19 @@ def test_devices_under_a_mask(text: str | None, places: tuple[int, ...]) -> None
     assert mask.is_empty is (text is not None and not mask.entries)
 
 
+@pytest.mark.parametrize("text", ["", " ", "-1", "-1,0", " -2", "none", "None", "void", "NoDevFiles", "none,0"])
+def test_the_usual_ways_of_hiding_all(text: str) -> None:
+    """They leave nothing, and are meant to."""
+    assert parse_mask(text).is_empty
+    assert parse_mask(text).is_wish
+
+
+@pytest.mark.parametrize("text", [None, "0", ",1", "abc", "0,0", "0,-1", "nonesuch", "GPU-typo", "MIG-x", "-", "7"])
+def test_other_masks_are_no_wish_to_hide_all(text: str | None) -> None:
+    """What leaves nothing and is none of those ways is a mistake."""
+    assert not parse_mask(text).is_wish
+
+
 def test_instances() -> None:
     """Ids of MIG instances are a kind of their own."""
     assert parse_mask("MIG-1,MIG-2").entries == ("MIG-1", "MIG-2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
@@ -403,7 +404,8 @@ class Finder:
 
 @pytest.fixture
 def meta_path() -> Iterator[list[Any]]:
-    """`sys.meta_path`, restored afterwards."""
+    """`sys.meta_path`, restored afterwards, with what importing importlib_metadata puts there."""
+    importlib.import_module("importlib_metadata")
     before = sys.meta_path[:]
     yield sys.meta_path
     sys.meta_path[:] = before
@@ -435,6 +437,20 @@ def test_a_finder_that_fails_hides_nobody(tmp_path: Path, meta_path: list[Any]) 
     (fault,) = found.faults
     assert "Finder.find_distributions" in fault.message
     assert "TypeError: no such luck" in fault.message
+
+
+def test_a_finder_that_cannot_be_asked_hides_nobody(tmp_path: Path, meta_path: list[Any]) -> None:
+    """A proxy that fails at every attribute is passed over."""
+
+    class Proxy:
+        def __getattr__(self, name: str) -> None:
+            raise RuntimeError(name)
+
+    add(tmp_path, "vendor-1.dist-info")
+    meta_path.append(Proxy())
+    found = look(tmp_path)
+    assert [record.distribution for record in found.entries] == ["vendor"]
+    assert (found.faults, found.method) == ((), "raw scan")
 
 
 def test_a_distribution_class_of_somebody_elses_is_read(tmp_path: Path, meta_path: list[Any]) -> None:

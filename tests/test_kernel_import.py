@@ -234,6 +234,11 @@ def test_an_installed_distribution_without_the_module(site: Site) -> None:
     assert reason.message.startswith(f"ModuleNotFoundError: No module named '{package.name}._ext'; pluggy ")
     assert reason.message.endswith(" is installed, without this module")
     assert reason.remedy == "pip install --force-reinstall --no-deps pluggy"
+    assert reason.code == ReasonCode.KERNEL_MISSING
+    other = site.folder / package.name / "_ext.cpython-23-x86_64-linux-gnu.so"
+    other.write_bytes(b"")
+    reason = reason_of(KernelModule(name=f"{package.name}._ext", distribution="pluggy"))
+    assert reason.message.endswith(f", without this module: {other} is built for another Python")
 
 
 @pytest.mark.compiler

@@ -77,13 +77,12 @@ def test_a_rejection_keeps_the_traceback_text() -> None:
     assert reason.detail == BROKEN.detail
 
 
-def test_a_lost_group_is_told_module_by_module() -> None:
-    """A group without any module repeats every alternative's reason, and each remedy once."""
+def test_a_lost_group_is_told_reason_by_reason() -> None:
+    """A group without any module repeats every alternative's reason, each once, and each remedy once."""
     reason = rejection_for(REPORT, ("fast",))
     assert reason is not None
     assert reason.message == (
-        "no kernel module of group fast is imported: k._c: absent: ModuleNotFoundError: no c; "
-        "k._d: absent: ModuleNotFoundError: no c"
+        "no kernel module of group fast is imported: k._c, k._d: absent: ModuleNotFoundError: no c"
     )
     assert reason.remedy == "pip install c-kernels"
 

@@ -61,7 +61,10 @@ def machine(site: Site, request: pytest.FixtureRequest) -> Iterator[Callable[...
             recorded = Recorded.read(folder / "signatures" / f"{signatures}.json")
             found = Library(site.folder, recorded, folder / f"fake_{plugin}.py", version)
         for module in [item for item in sys.modules if item.startswith(f"hardpoint_{plugin}.")]:
-            if module.rpartition(".")[2] not in ("plugin", "_support"):
+            package, _, leaf = module.rpartition(".")
+            if leaf not in ("plugin", "_support"):
+                # The package's attribute comes back with the module: it would else be the next import's for good.
+                site.monkeypatch.setattr(sys.modules[package], leaf, sys.modules[module])
                 site.monkeypatch.delitem(sys.modules, module)
         hardpoint.reset()
         return found

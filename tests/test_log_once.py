@@ -134,6 +134,24 @@ def test_any_argument(log: logging.Logger, kept: Kept, arguments: tuple[object, 
     assert kept.texts == [text]
 
 
+def test_arguments_by_name(log: logging.Logger, kept: Kept) -> None:
+    """One dictionary fills a format of names, as it does for a logger; a name that it lacks disturbs nobody."""
+    for _ in range(2):
+        log_once(log, logging.WARNING, "%(what)s failed", {"what": OSError(2, "gone")})
+        log_once(log, logging.WARNING, "%(that)s failed", {"what": 1})
+    assert kept.texts == [
+        "[Errno 2] gone failed",
+        "%(that)s failed [{'what': 1}] (could not be formatted: KeyError)",
+    ]
+
+
+def test_adapter_of_a_logger(log: logging.Logger, kept: Kept) -> None:
+    """A LoggerAdapter is as good as its logger."""
+    for _ in range(2):
+        log_once(logging.LoggerAdapter(log, {"rank": 1}), logging.WARNING, "adapted")
+    assert kept.texts == ["adapted"]
+
+
 def test_suppressed_record_does_not_count(log: logging.Logger, kept: Kept) -> None:
     """What the level suppressed is logged when it is allowed; its arguments are not even printed before."""
     log_once(log, logging.DEBUG, "detail")
@@ -409,7 +427,10 @@ RANK = """
     from hardpoint._log import log_once, logger
     logging.basicConfig(stream=sys.stdout, format="%(message)s")
     log_once(logger, logging.WARNING, "no GPU")
-    log_once(logger, logging.WARNING, "rank " + __import__("os").environ.get("LOCAL_RANK", "none"))
+    variable = __import__("os").environ.get
+    log_once(logger, logging.WARNING, "rank " + variable("LOCAL_RANK", "none"))
+    if text := variable("LONG_TEXT"):
+        log_once(logger, logging.WARNING, text)
     print("ready", flush=True)
     sys.stdin.readline()
 """
@@ -432,8 +453,9 @@ def _run_ranks(environments: list[dict[str, str]]) -> list[str]:
 @pytest.mark.skipif(sys.platform == "win32", reason="needs file locks")
 def test_ranks_of_one_node(tmp_path: Path) -> None:
     """Of eight local ranks of one launcher one logs a common text, each its own; ranks started again log again."""
-    ranks = [{"LOCAL_RANK": str(rank), "TMPDIR": str(tmp_path)} for rank in range(8)]
-    expected = ["no GPU", *(f"rank {rank}" for rank in range(8))]
+    text = "a text that is too long to be remembered as it is " * 20
+    ranks = [{"LOCAL_RANK": str(rank), "TMPDIR": str(tmp_path), "LONG_TEXT": text} for rank in range(8)]
+    expected = [text.strip(), "no GPU", *(f"rank {rank}" for rank in range(8))]
     assert _run_ranks(ranks) == expected
     assert _run_ranks(ranks) == expected
     (file,) = tmp_path.iterdir()

@@ -95,6 +95,16 @@ def test_systems_that_lack_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.system == platform.system()
 
 
+def test_sandbox_that_forbids_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system refuses to say which CPUs may be used, the answer is None."""
+
+    def refuse(pid: int) -> set[int]:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
+    assert LiveMachine().cpu_affinity() is None
+
+
 def test_cheap_questions_load_nothing_heavy() -> None:
     """Asking for the facts that detection wants loads neither json, subprocess nor metadata libraries."""
     script = """

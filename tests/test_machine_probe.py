@@ -36,6 +36,9 @@ LIBRARY = """
     def bug(): return {}["uuid"]
     def vendor_bug(): raise VendorBug("unexpected")
     def unprintable(): raise Unprintable
+    class Shy:
+        def __repr__(self): raise KeyError("no text")
+    def unprintable_argument(): raise RuntimeError("no GPU", Shy())
     def undecodable(): return b"\\xff".decode()
     def segfault(): ctypes.string_at(8)
     def abort(): os.abort()
@@ -137,6 +140,8 @@ def test_bug_of_another_type_is_a_runtime_error(machine: LiveMachine) -> None:
     assert "def vendor_bug" in "".join(traceback.format_exception(bug.value))
     with pytest.raises(RuntimeError, match=r"Unprintable: \(its text cannot be made: KeyError\)"):
         _ask(machine, "unprintable", isolated=True)
+    with pytest.raises(RuntimeError, match=r"no GPU.*\(its text cannot be made: KeyError\)"):
+        _ask(machine, "unprintable_argument", isolated=True)
     with pytest.raises(RuntimeError, match=r"^builtins\.UnicodeDecodeError: 'utf-8' codec"):
         _ask(machine, "undecodable", isolated=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,12 @@ def test_a_member_that_does_not_exist_is_an_attribute_error() -> None:
     assert not hasattr(platform, "is_tpu")
     with pytest.raises(AttributeError):
         _ = platform.is_tpu  # type: ignore[attr-defined]
+
+
+def test_it_belongs_to_its_process() -> None:
+    """It is not pickled, and the error says what a worker asks instead."""
+    with pytest.raises(TypeError, match=r"in the other one call hardpoint\.current_platform\(\)"):
+        pickle.dumps(fake())
 
 
 def test_precision() -> None:

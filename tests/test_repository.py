@@ -51,7 +51,7 @@ def test_tox_runs_every_environment_by_default(tox: configparser.ConfigParser) -
     """The list of environments is every plugin and every section with a name of its own."""
     listed = {name.strip() for name in tox["tox"]["env_list"].split(",")}
     own = {name.removeprefix("testenv:") for name in tox.sections() if re.fullmatch(r"testenv:\w+", name)}
-    assert own == {"core", "all", "min", "wheel", "lint", "types"}
+    assert own == {"core", "all", "min", "browser", "wheel", "lint", "types"}
     assert listed == set(PLUGINS) | own
 
 

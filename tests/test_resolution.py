@@ -210,6 +210,19 @@ def test_masked_devices_are_the_users_own_word(site: Site, caplog: pytest.LogCap
     assert not caplog.records
 
 
+def test_a_mask_that_is_a_mistake_is_a_loss(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """One with something to mend was not meant to hide everything: a WARNING says so, and strict mode stops."""
+    reason = "Reason(code='masked', message='MASK=GPU-typo leaves no device', remedy='correct MASK')"
+    site.platform("accelerator", detect=f"return Detection.unusable({reason})")
+    site.platform("host", rank="CPU")
+    with caplog.at_level(logging.WARNING, "hardpoint"):
+        assert hardpoint.resolve().is_fallback
+    (record,) = caplog.records
+    assert "MASK=GPU-typo leaves no device (correct MASK)" in record.getMessage()
+    with pytest.raises(PlatformUnavailableError, match="MASK=GPU-typo"):
+        hardpoint.resolve(strict=True)
+
+
 def test_activation_that_fails_takes_the_next_usable_platform(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The detected winner's class may still not import."""
     site.platform("vendor", platform_top="raise OSError('libvendor.so: cannot open shared object file')")

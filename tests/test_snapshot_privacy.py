@@ -44,6 +44,8 @@ PLANTED = {
     "tab": "samarium-07",
     "payment": "sk_live_europium08",
     "block": "gadolinium09",
+    "cookie": "terbium-10 and dysprosium-11",
+    "instance": "i-0123456789abcdef0",
 }
 DETECT = """
     names = "PLAIN_SECRET_TOKEN UNRELATED_SETTING HOME TMPDIR PATH FAKE_PATH FAKE_VISIBLE_DEVICES"
@@ -87,6 +89,8 @@ $PLAIN_SECRET_TOKEN $*
 https://svc:p@{at}@host/x https://x.example/y?n=1&sig={signed}&se=2
 {{\\"password\\": \\"{escaped}\\"}} PASSWORD=ab;{semicolon} run --token\t{tab}
 Authorization: Token {header}
+Set-Cookie: id={cookie}; Path=/
+instance_id {instance}
 only {line}, then {payment}
 -----BEGIN PGP PRIVATE KEY BLOCK-----
 

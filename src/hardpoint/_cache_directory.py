@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def cache_directory(machine: Machine) -> str:
     """The cache directory: ``HARDPOINT_CACHE_DIR``, or the first default that can be used.
 
-    The defaults: ``$XDG_CACHE_HOME/hardpoint``, ``$HOME/.cache/hardpoint`` where there is a home, and a temporary
-    directory that bears the numeric user id. The path may not exist yet. Errors: `SettingsError` for a variable that is
-    no absolute path; `EnvironmentFailure` with code ``permission`` where the place cannot be used, which names the
-    variable, for an explicit choice is never replaced, or all the defaults.
+    The defaults: ``$XDG_CACHE_HOME/hardpoint``, ``$HOME/.cache/hardpoint`` where there is a home, and in a temporary
+    directory (``TMPDIR`` first) one that bears the numeric user id. The path may not exist yet. Errors: `SettingsError`
+    for a variable that is no absolute path; `EnvironmentFailure` with code ``permission`` where the place cannot be
+    used, which names the variable, for an explicit choice is never replaced, or all the defaults.
     """
     chosen = (machine.variable(CACHE_DIR) or "").strip()
     if chosen:
@@ -87,8 +87,10 @@ def _defaults(machine: Machine) -> Iterator[str]:
         if _is_absolute(machine, base) and posixpath.normpath(base).strip("/"):
             yield posixpath.join(base, below)
     who = "" if machine.user_id is None else f"-{machine.user_id}"
-    base = next(filter(None, (machine.variable(name) for name in ("TMPDIR", "TEMP", "TMP"))), "/tmp")  # noqa: S108
-    yield posixpath.join(base, f"hardpoint{who}")
+    named = (machine.variable(name) or "" for name in ("TMPDIR", "TEMP", "TMP"))
+    # As Python's own tempfile does: one that is named and cannot be used is no reason to have none.
+    for base in dict.fromkeys((*(path for path in named if _is_absolute(machine, path)), "/tmp", "/var/tmp")):  # noqa: S108
+        yield posixpath.join(base, f"hardpoint{who}")
 
 
 def _is_absolute(machine: Machine, path: str) -> bool:

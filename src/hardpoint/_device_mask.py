@@ -22,6 +22,7 @@ INSTANCES: Final = "instances"
 _DEVICE: Final = "GPU-"
 _INSTANCE: Final = "MIG-"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_HIDING: Final = re.compile(r"(?:-[0-9]+|none|void|nodevfiles)\s*(?:,|\Z)", re.ASCII)
 # Python refuses to read longer numbers; no machine has so many devices.
 _DIGITS: Final = 4000
 
@@ -39,6 +40,12 @@ class Mask(NamedTuple):
     def is_empty(self) -> bool:
         """Whether it leaves nothing, whatever devices there are."""
         return self.kind != ALL and not self.entries
+
+    @property
+    def is_wish(self) -> bool:
+        """Whether it hides every device in one of the usual ways: what leaves none in another way is a mistake."""
+        text = (self.text or "").strip().lower()
+        return self.text is not None and (not text or _HIDING.match(text) is not None)
 
 
 class Choice(NamedTuple):

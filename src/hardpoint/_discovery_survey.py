@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hardpoint._discovery_records import DiscoveryFault
 from hardpoint._discovery_scan import describe, list_entry
@@ -77,7 +77,7 @@ def survey(search_path: Sequence[str] | None = None) -> Survey:
         result.sources += [listing for listing in listings if not listing.is_file]
         return result
     for finder in tuple(sys.meta_path):
-        find = getattr(finder, "find_distributions", None)
+        find = _question_of(finder)
         if find is not None and _is_stranger(finder):
             result.sources.append(foreign.copies_of_finder(find, path, result.faults))
         elif find is not None and listings:
@@ -114,13 +114,22 @@ def _refuse_if_blind(listings: list[Listing]) -> None:
         )
 
 
+def _question_of(finder: object) -> Any:  # noqa: ANN401  # a foreign function
+    """The function of a finder that lists distributions; None: it has none, or cannot even be asked for it."""
+    try:
+        return getattr(finder, "find_distributions", None)
+    except Exception:  # noqa: BLE001
+        # A proxy or a lazy object that some tool has put there.
+        return None
+
+
 def _is_stranger(finder: object) -> bool:
     """Whether this finder may know of distributions that are not on the path.
 
     Those that read the path are known: the standard library's and `importlib_metadata`'s, which some tools bundle.
     Editable installs add finders that find modules, and have no `find_distributions`.
     """
-    if getattr(finder, "find_distributions", None) is None:
+    if _question_of(finder) is None:
         return False
     cls = finder if isinstance(finder, type) else type(finder)
     if cls.__module__ == "_frozen_importlib_external":

@@ -24,6 +24,7 @@ _BY_CODE: Final = {
 _VARIABLE: Final = re.compile(r"([A-Z][A-Z0-9_]{3,})=")
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 _SYMBOL: Final = ("undefined symbol", "symbol not found")
+_PYTHON_SYMBOL: Final = re.compile(r"(?:undefined symbol: |namespace ')_*Py[A-Z_]")
 _BLUNT: Final = ("file too short", "invalid ELF header", "wrong ELF class", "not a mach-o file")
 
 
@@ -49,6 +50,8 @@ def remedy_for(
         sign in message for sign in _SYMBOL
     ):
         what = distribution or (f"the package of {module}" if module else "it")
+        if _PYTHON_SYMBOL.search(message):
+            return f"it was built for another Python: reinstall or rebuild {what} for this one"
         return f"it was built for another torch: reinstall or rebuild {what} for the torch that is installed"
     if any(sign in message for sign in _BLUNT):
         what = distribution or (f"the package of {module}" if module else "the package")

@@ -208,7 +208,11 @@ def _kernels(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         if module["bug"] or reason is None or module["outcome"] not in ("broken", "incomplete", "absent"):
             continue
         if module["outcome"] == "absent" and not module["required"]:
-            continue
+            # Optional, but what should have brought it is there. Where nothing of its group was imported, the backend
+            # that is lost by it says so.
+            others = [other["outcome"] for other in kernels["modules"] if other["group"] == module["group"]]
+            if reason["code"] != "kernel_missing" or (module["group"] is not None and "imported" not in others):
+                continue
         severity = "error" if module["required"] and not kernels["ok"] else "warning"
         message = f"kernel module {module['name']} is {module['outcome']}: {_first_line(reason)}"
         yield _hint(severity, reason["code"], module["name"], message, remedy_for(reason, None, module["name"]))

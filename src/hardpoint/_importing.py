@@ -106,9 +106,7 @@ def is_provisional(reasons: Iterable[Reason]) -> bool:
     if all(reason.code is not ReasonCode.CIRCULAR_IMPORT for reason in reasons):
         return False
     # A module whose import has failed is gone by now: what is still being initialised was so before we came.
-    return any(
-        getattr(getattr(module, "__spec__", None), "_initializing", False) for module in list(sys.modules.values())
-    )
+    return any(map(_is_being_initialised, list(sys.modules.values())))
 
 
 def decided_provisionally(candidates: Iterable[Candidate]) -> bool:
@@ -127,9 +125,17 @@ def _attribute_is_missing(owner: object, attribute: str, error: AttributeError) 
     return attribute in str(error) or "__getattr__" not in dir(owner)
 
 
+def _is_being_initialised(module: object) -> bool:
+    try:
+        return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    except Exception:  # noqa: BLE001
+        # What stands in sys.modules may be a proxy that fails at every attribute.
+        return False
+
+
 def _being_imported_here(name: str) -> bool:
     module = sys.modules.get(name)
-    if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+    if not _is_being_initialised(module):
         return False
     # Another thread's import simply has to be waited for; only our own stack makes a circle.
     frame: FrameType | None = sys._getframe()  # noqa: SLF001  # the only cheap way to see the callers
@@ -138,6 +144,18 @@ def _being_imported_here(name: str) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def module_being_imported_here() -> str | None:
+    """The innermost module, none of ours, that this thread is in the middle of importing; None: it imports none."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # as in `_being_imported_here`
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        is_module = frame.f_code.co_name == "<module>" and isinstance(name, str) and not name.startswith("hardpoint.")
+        if is_module and _is_being_initialised(sys.modules.get(str(name))):
+            return str(name)
+        frame = frame.f_back
+    return None
 
 
 def _foreign_modules(before: set[str], target: Target) -> list[str]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hardpoint._flight import import_gate
 from hardpoint._importing import Target, import_target
 from hardpoint._kernel_records import LISTING, KernelModule, KernelOutcome, KernelRecord, static_records
-from hardpoint._log import logger
 from hardpoint._probing import Failure, attempt, describe_error
 from hardpoint._reasons import Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._say import say_debug
 from hardpoint._shared_object import check_not_truncated
 from hardpoint.errors import ContractError
 
@@ -106,7 +106,7 @@ class KernelImporter:
             message = f"{taken[module.group]} of the same group is imported"
             return _record(module, KernelOutcome.NOT_RUN, Reason(code=ReasonCode.OTHER, message=message))
         # So that the log of a process that dies in a module's start-up names it.
-        logger.debug("importing kernel module %s", module.name)
+        say_debug("importing kernel module %s", module.name)
         started = time.perf_counter()
         record = self._import(module)
         return replace(record, seconds=time.perf_counter() - started)
@@ -170,9 +170,10 @@ class KernelImporter:
         version = self.platform.machine.distribution_version(name)
         if version is None:
             return Reason(code=ReasonCode.NOT_INSTALLED, message=message, remedy=f"pip install {name}")
+        # Not what an absent distribution is: this one should have brought it.
         return Reason(
-            code=ReasonCode.NOT_INSTALLED,
-            message=f"{message}; {name} {version} is installed, without this module",
+            code=ReasonCode.KERNEL_MISSING,
+            message=f"{message}; {name} {version} is installed, without this module{_for_another_python(module.name)}",
             remedy=f"pip install --force-reinstall --no-deps {name}",
         )
 
@@ -270,6 +271,20 @@ def _find(name: str) -> bool:
     if spec.origin is not None and spec.origin.endswith(tuple(EXTENSION_SUFFIXES)):
         check_not_truncated(os.path.abspath(spec.origin))
     return True
+
+
+def _for_another_python(name: str) -> str:
+    """What to add where the module's file is there and its tag is not this Python's."""
+    parent, _, leaf = name.rpartition(".")
+    for folder in getattr(sys.modules.get(parent), "__path__", ()):
+        try:
+            found = sorted(os.listdir(folder))
+        except OSError:
+            continue
+        for file in found:
+            if file.startswith(f"{leaf}.") and file.endswith((".so", ".pyd")):
+                return f": {os.path.join(folder, file)} is built for another Python"
+    return ""
 
 
 def _locate(name: str) -> str | None:

@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._importing import Target
+from hardpoint._probing import describe_error
 from hardpoint._reasons import Reason, ReasonCode
-from hardpoint.errors import ContractError
+from hardpoint.errors import ContractError, NotRecorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -216,21 +217,25 @@ def static_records(modules: Iterable[KernelModule], machine: Machine) -> tuple[K
     modules = tuple(modules)
     # The alternatives of a group come in one distribution, and a live machine looks for it anew at each question.
     distributions = {module.distribution for module in modules if module.distribution and module.unsupported is None}
-    missing = {name for name in distributions if machine.distribution_version(name) is None}
+    against = {name: _against_distribution(name, machine) for name in distributions}
     return tuple(
         KernelRecord(
             name=module.name,
             outcome=KernelOutcome.NOT_RUN,
             required=module.required,
             group=module.group,
-            reason=module.unsupported
-            or (_not_installed(module.distribution) if module.distribution in missing else None),
+            reason=module.unsupported or against.get(module.distribution or ""),
         )
         for module in modules
     )
 
 
-def _not_installed(distribution: str | None) -> Reason:
+def _against_distribution(distribution: str, machine: Machine) -> Reason | None:
+    try:
+        if machine.distribution_version(distribution) is not None:
+            return None
+    except NotRecorded as error:
+        return Reason(code=error.code, message=describe_error(error))
     return Reason(
         code=ReasonCode.NOT_INSTALLED,
         message=f"{distribution} is not installed",
@@ -243,6 +248,12 @@ def _against(report: KernelReport, name: str) -> Reason | None:
     if any(record.is_there for record in records):
         return None
     reasons = [record.reason for record in records if record.reason is not None]
+    if all(record.outcome is KernelOutcome.NOT_RUN for record in records):
+        lacking = next((reason for reason in reasons if reason.code is ReasonCode.NOT_INSTALLED), None)
+        if lacking is not None:
+            # Nothing was tried: the metadata alone says that their package is not there.
+            message = records[0].as_sentence() if len(records) == 1 else lacking.message
+            return replace(lacking, message=message, requested=name)
     if not records:
         # Where the list itself could not be made, that is the original reason.
         reasons = [record.reason for record in report.named(LISTING) if record.reason is not None]
@@ -252,7 +263,7 @@ def _against(report: KernelReport, name: str) -> Reason | None:
     elif len(records) == 1:
         message = records[0].as_sentence()
     else:
-        message = f"no kernel module of group {name} is imported: " + "; ".join(record.describe() for record in records)
+        message = f"no kernel module of group {name} is imported: {_describe_together(records)}"
     return Reason(
         code=ReasonCode.KERNEL_MISSING,
         message=message,
@@ -260,6 +271,14 @@ def _against(report: KernelReport, name: str) -> Reason | None:
         remedy=_join_remedies(reasons),
         detail=next((reason.detail for reason in reasons if reason.detail), None),
     )
+
+
+def _describe_together(records: Sequence[KernelRecord]) -> str:
+    """As `KernelRecord.describe`; what is true of several is said once."""
+    names: dict[str, list[str]] = {}
+    for record in records:
+        names.setdefault(record.describe().removeprefix(record.name), []).append(record.name)
+    return "; ".join(f"{', '.join(alike)}{text}" for text, alike in names.items())
 
 
 def _join_remedies(reasons: Iterable[Reason]) -> str | None:

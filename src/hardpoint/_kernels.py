@@ -82,7 +82,7 @@ class KernelState:
         originals: dict[str, Exception] = {}
         strict = not inspecting and _is_strict(platform)
         importer = KernelImporter(
-            platform, _provenance(platform), self._records, originals if strict else None, inspecting=inspecting
+            platform, provenance_of(platform), self._records, originals if strict else None, inspecting=inspecting
         )
         try:
             report = KernelReport(modules=importer.run(lambda name: self._flight.note_progress(inspecting, name)))
@@ -110,7 +110,7 @@ class KernelState:
         found = attempt(
             lambda: find_operator(sys.modules.get(name), operator),
             phase=Phase.IMPORT_KERNELS,
-            provenance=_provenance(platform),
+            provenance=provenance_of(platform),
         )
         if isinstance(found, Failure):
             raise MissingOperatorError(
@@ -149,7 +149,7 @@ def _first_lost(report: KernelReport) -> KernelRecord:
 
 
 def _speak(platform: Platform, report: KernelReport) -> None:
-    provenance = _provenance(platform)
+    provenance = provenance_of(platform)
     told = set()
     for sentence, record in _lost(report):
         told.add(record.name)
@@ -162,7 +162,7 @@ def _speak(platform: Platform, report: KernelReport) -> None:
 def _strict_error(platform: Platform, report: KernelReport) -> KernelError | ContractError | None:
     if not platform.machine.live or not any(_lost(report)) or not _is_strict(platform):
         return None
-    provenance = _provenance(platform)
+    provenance = provenance_of(platform)
     losses = list(_lost(report))
     reasons = [record.reason for _, record in losses if record.reason is not None]
     text = "; ".join(f"{sentence}{_remedy(record.reason)}" for sentence, record in losses)
@@ -187,7 +187,7 @@ def _missing_operator(platform: Platform, report: KernelReport, module: str, ope
             code=ReasonCode.KERNEL_MISSING, message=f"kernel module {module} is not imported: the machine is not live"
         )
     return MissingOperatorError(
-        f"operator {operator!r} is not available: {reason.message}{_remedy(reason)} [{_provenance(platform)}]",
+        f"operator {operator!r} is not available: {reason.message}{_remedy(reason)} [{provenance_of(platform)}]",
         reasons=(reason,),
     )
 
@@ -196,7 +196,7 @@ def _remedy(reason: Reason | None) -> str:
     return f" ({reason.remedy})" if reason is not None and reason.remedy else ""
 
 
-def _provenance(platform: Platform) -> Provenance:
+def provenance_of(platform: Platform) -> Provenance:
     known: Provenance | None = getattr(platform, "_provenance", None)
     return known if known is not None else Provenance(plugin=f"platform/{platform.name}")
 

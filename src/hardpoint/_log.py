@@ -30,7 +30,7 @@ _lock = threading.RLock()
 
 
 def log_once(
-    log: logging.Logger,
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger],
     level: int,
     message: object,
     *args: object,
@@ -60,7 +60,7 @@ def log_once(
     # A look-up in a dict is atomic; the lock is for the first time only.
     if key in _seen:
         return
-    if _is_taken(log, level) and not _claim(key):
+    if _is_taken(log, level) and not _claim(key, text):
         return
     try:
         log.log(level, "%s", shown, extra=None if extra is None else _plain(extra), stacklevel=2)
@@ -76,22 +76,24 @@ def forget_logged() -> None:
         _log_node.release()
 
 
-def _claim(key: tuple[str, int, str]) -> bool:
-    """Remember a text; whether it is this thread of this process that logs it."""
+def _claim(key: tuple[str, int, str], text: str) -> bool:
+    """Remember a text by its key; whether it is this thread of this process that logs it."""
     with _lock:
         if key in _seen:
             return False
         if len(_seen) >= REMEMBERED_TEXTS:
             del _seen[next(iter(_seen))]
         _seen[key] = None
-        return _log_node.claim("\0".join(map(str, key)))
+        # Not the key: that of a long text is another in every process.
+        return _log_node.claim(f"{key[0]}\0{key[1]}\0{text}")
 
 
-def _is_taken(log: logging.Logger, level: int) -> bool:
+def _is_taken(log: logging.Logger | logging.LoggerAdapter[logging.Logger], level: int) -> bool:
     """Whether a handler would take a record: else it is lost, and a later one, or another rank's, is the first."""
     if not log.hasHandlers():
         return logging.lastResort is not None and logging.lastResort.level <= level
-    current: logging.Logger | None = log
+    # An adapter has no handlers of its own.
+    current: logging.Logger | None = log.logger if isinstance(log, logging.LoggerAdapter) else log
     while current is not None:
         for handler in current.handlers:
             if handler.level <= level and not isinstance(handler, logging.NullHandler):
@@ -101,6 +103,13 @@ def _is_taken(log: logging.Logger, level: int) -> bool:
 
 
 def _unformatted(message: object, args: tuple[object, ...], error: Exception) -> str:
+    if len(args) == 1 and isinstance(args[0], dict):
+        # Names in place of positions, as logging itself has them: ``log_once(log, level, "%(why)s", {"why": error})``.
+        try:
+            return str(message) % args[0]
+        except Exception as other:  # noqa: BLE001
+            # As in `log_once`.
+            return f"{_safe(message)} [{_safe(args[0])}] (could not be formatted: {type(other).__name__})"
     shown = ", ".join(_safe(item) for item in args)
     return f"{_safe(message)} [{shown}] (could not be formatted: {type(error).__name__})"
 

@@ -145,7 +145,7 @@ class Registry:
         if self._discovery is None:
             found = discover()
             for fault in found.faults:
-                say_once(WARNING, "plugin discovery: %s: %s", fault.path, fault.message)
+                say_once(WARNING, "plugin discovery: %s", fault.message)
             self._discovery = found
         return self._discovery
 
@@ -271,10 +271,11 @@ class Registry:
             self._registered[entry.key] = plugin
             try:
                 self._manager.register(plugin, name=name)
-            except ValueError as error:
+            except ValueError:
                 self._registered.pop(entry.key)
+                other = self._manager.get_name(plugin)
                 raise ContractError(
-                    f"{provenance}: this very object is a plugin already; every plugin needs one of its own ({error})",
+                    f"{provenance}: this very object, or its equal, is a plugin already, {other}; each needs its own",
                     plugin=provenance.plugin,
                 ) from None
             except pluggy.PluginValidationError as error:

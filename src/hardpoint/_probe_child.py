@@ -11,6 +11,8 @@ from hardpoint._probe_target import ask
 from hardpoint.errors import ContractError, EnvironmentFailure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hardpoint._machine import Json
 
 
@@ -41,7 +43,9 @@ def describe(error: Exception) -> dict[str, Json]:
         "type": type(error).__name__,
         "module": type(error).__module__,
         "is_environment": isinstance(error, ImportError | OSError),
-        "arguments": [item if isinstance(item, str | int | float | bool | None) else repr(item) for item in error.args],
+        "arguments": [
+            item if isinstance(item, str | int | float | bool | None) else _text(item, repr) for item in error.args
+        ],
         "message": _text(error),
         "code": str(error.code) if isinstance(error, EnvironmentFailure | ContractError) else None,
         "fields": {
@@ -53,9 +57,9 @@ def describe(error: Exception) -> dict[str, Json]:
     }
 
 
-def _text(error: Exception) -> str:
+def _text(item: object, make: Callable[[object], str] = str) -> str:
     try:
-        return str(error)
+        return make(item)
     except Exception as broken:  # noqa: BLE001
         # The exception of a library: even its text may fail.
         return f"(its text cannot be made: {type(broken).__name__})"

@@ -34,21 +34,23 @@ def start_race(
     names: Sequence[str] | None = None,
     inspecting: bool = False,
     raise_as: Callable[[PluginEntry, Failure], HardpointError] | None = None,
+    note_progress: Callable[[str], None] | None = None,
 ) -> Race:
     """Load the plugins of a kind, or only those of the given (normalised) names.
 
     A plugin that cannot be loaded is recorded; `raise_as` makes its environment failure the error of an explicit
-    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`. What became of all
-    plugins of a kind is kept for as long as the registry knows the same ones.
+    request. Contract errors are then raised as they are. Bugs propagate, unless `inspecting`. `note_progress` is told
+    whose module is loaded next. What became of all plugins of a kind is kept for as long as the registry knows the same
+    ones.
     """
     if names is not None or inspecting or raise_as is not None:
-        return _run(registry, kind, settings, names=names, inspecting=inspecting, raise_as=raise_as)
+        return _run(registry, kind, settings, names, note_progress, inspecting=inspecting, raise_as=raise_as)
     key = (kind, settings.plugins, settings.disabled_plugins)
     generation = registry.generation
     known = registry.races.get(key)
     if known is not None and known[0] == generation:
         return known[1]
-    race = _run(registry, kind, settings)
+    race = _run(registry, kind, settings, None, note_progress)
     if not decided_provisionally(race.out):
         registry.races[key] = (generation, race)
     return race
@@ -58,8 +60,9 @@ def _run(
     registry: Registry,
     kind: str,
     settings: Settings,
+    names: Sequence[str] | None,
+    note_progress: Callable[[str], None] | None,
     *,
-    names: Sequence[str] | None = None,
     inspecting: bool = False,
     raise_as: Callable[[PluginEntry, Failure], HardpointError] | None = None,
 ) -> Race:
@@ -76,6 +79,8 @@ def _run(
                 outcome = Outcome.UNTRUSTED if reason.code is ReasonCode.UNTRUSTED else Outcome.BLOCKED
                 out.append(_refused(entry, outcome, reason))
                 continue
+            if note_progress is not None:
+                note_progress(str(entry.provenance))
             loaded = registry.load(
                 entry,
                 inspecting=inspecting,

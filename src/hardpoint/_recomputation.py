@@ -17,7 +17,7 @@ from hardpoint._settings import DISABLED_PLUGINS, read_settings
 from hardpoint.attention import AttentionConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from hardpoint._report import Report
     from hardpoint._snapshot import Snapshot
@@ -108,20 +108,81 @@ def recorded_configs(recorded: Mapping[str, Any]) -> tuple[AttentionConfig, ...]
     return tuple(dict.fromkeys(found))
 
 
-def changes_between(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
-    """What came out differently in a second report."""
+PLATFORMS: Final = "platforms"
+BACKENDS: Final = "backends"
+SETTINGS: Final = "settings"
+ALL_PARTS: Final = (PLATFORMS, BACKENDS, SETTINGS)
+
+
+def changes_between(
+    recorded: Mapping[str, Any],
+    now: Mapping[str, Any],
+    *,
+    parts: Collection[str] = ALL_PARTS,
+    only_asked: bool = False,
+) -> Iterator[Change]:
+    """What came out differently in a second report, in these parts of it.
+
+    `only_asked`: of layers, those alone that both have decided about.
+    """
     if recorded.get("hardpoint") != now.get("hardpoint"):
         yield Change("hardpoint", _text(recorded.get("hardpoint")), _text(now.get("hardpoint")))
-    yield from _differences("plugin", _plugins(recorded), _plugins(now))
+    # A plugin brings settings as well.
+    kinds = tuple(f"{kind}/" for kind in KINDS if f"{kind}s" in parts or SETTINGS in parts)
+    yield from _differences("plugin", _plugins(recorded, kinds), _plugins(now, kinds))
+    if PLATFORMS in parts:
+        yield from _platform_changes(recorded, now)
+    if BACKENDS in parts:
+        old, new = _selections(recorded), _selections(now)
+        for key in dict.fromkeys([*old, *new]):
+            if not only_asked or (key in old and key in new):
+                yield from _selection_changes(key, old.get(key, {}), new.get(key, {}))
+    if SETTINGS in parts:
+        yield from _variable_changes(recorded, now)
+
+
+def is_recorded(config: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Whether a recorded report has decided about a layer."""
+    return _config_key(config) in _selections(recorded)
+
+
+def _platform_changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
     before, after = _dict(recorded.get("resolution")), _dict(now.get("resolution"))
     if before.get("platform") != after.get("platform"):
         yield Change("platform", _text(before.get("platform")), _text(after.get("platform")))
     yield from _differences("platform candidate", _verdicts(before), _verdicts(after))
     if before.get("platform") == after.get("platform"):
         yield from _differences("device", _devices(recorded), _devices(now))
-    old, new = _selections(recorded), _selections(now)
-    for key in dict.fromkeys([*old, *new]):
-        yield from _selection_changes(key, old.get(key, {}), new.get(key, {}))
+
+
+def _variable_changes(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
+    """Values, defaults, and who owns a variable. One that only one side knows, and nobody has set, is no news."""
+    before, after = _variables(recorded), _variables(now)
+    for name in dict.fromkeys([*before, *after]):
+        old, new = before.get(name), after.get(name)
+        is_news = (old is not None and new is not None) or any(item and item.is_set for item in (old, new))
+        if is_news and old != new:
+            yield Change(f"setting {name}", old and old.text, new and new.text)
+
+
+class _Variable(NamedTuple):
+    text: str
+    is_set: bool
+
+
+def _variables(report: Mapping[str, Any]) -> dict[str, _Variable]:
+    found = {}
+    for item in _dicts(report.get("variables")):
+        source = item.get("source")
+        if source == "unknown":
+            value = "not recorded"
+        elif source == "private":
+            value = "set, and not shown"
+        else:
+            value = str(item.get("value") or item.get("default") or "not set")
+        owner = f"of {item['owner']}" if item.get("owner") else "unknown, without effect"
+        found[str(item.get("name"))] = _Variable(f"{value} ({owner})", source in ("environment", "private"))
+    return found
 
 
 def _selection_changes(key: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
@@ -165,10 +226,11 @@ def _verdicts(decision: Mapping[str, Any]) -> dict[str | None, str]:
     return found
 
 
-def _plugins(report: Mapping[str, Any]) -> dict[str | None, str]:
+def _plugins(report: Mapping[str, Any], kinds: tuple[str, ...]) -> dict[str | None, str]:
     return {
         f"{item.get('plugin')} ({item.get('distribution') or 'unknown distribution'})": str(item.get("version"))
         for item in _dicts(report.get("plugins"))
+        if str(item.get("plugin")).startswith(kinds)
     }
 
 
@@ -182,12 +244,21 @@ def _devices(report: Mapping[str, Any]) -> dict[str | None, str]:
 
 
 def _selections(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
-    for item in _dicts(report.get("selections")):
-        config = _dict(item.get("config"))
-        shown = ", ".join(f"{name}={value}" for name, value in config.items() if value not in (None, False))
-        found[shown] = item
-    return found
+    return {_config_key(_dict(item.get("config"))): item for item in _dicts(report.get("selections"))}
+
+
+def _config_key(config: Mapping[str, Any]) -> str:
+    """The fields that are not as they would be if nobody had said anything."""
+    usual = {
+        "kind": "attention",
+        "v_head_size": config.get("head_size"),
+        "num_kv_heads": config.get("num_heads"),
+        "kv_cache_dtype": "auto",
+        "attention_type": "decoder",
+        "causal": config.get("attention_type") == "decoder",
+    }
+    told = {name: value for name, value in config.items() if value != usual.get(name) and (name in usual or value)}
+    return ", ".join(f"{name}={value}" for name, value in told.items())
 
 
 def _differences(what: str, before: Mapping[str | None, str], after: Mapping[str | None, str]) -> Iterator[Change]:

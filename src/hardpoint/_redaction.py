@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 _SECRET_WORDS: Final = re.compile(
     r"token(?!s|i)|secret|passw(?:or)?d|passphrase|credential|signature|api[_-]?key|access[_-]?key|private[_-]?key|"
-    r"auth[_-]?key|session[_-]?key|license[_-]?key",
+    r"auth[_-]?key|session[_-]?key|license[_-]?key|subscription[_-]?key|encryption[_-]?key|cookie|"
+    r"(?:\A|[._-])(?:auth|bearer|creds?|csrf|hmac|jwt|otp|passcode|passkey|psk|pwd|sess(?:ion)?[_-]?id|xsrf)\Z|"
+    r"\A(?:x|proxy|www)[_-][\w-]*auth(?:entication|enticate)?\Z",
     re.IGNORECASE,
 )
 """What leaves no doubt in any name."""
@@ -61,6 +63,15 @@ _AUTHORIZATION: Final = re.compile(
 )
 """The header, in every form in which programs show it."""
 
+_COOKIE_NAME: Final = re.compile(r"(?i)(?:set-)?cookie2?")
+_COOKIE: Final = re.compile(
+    r"""(?ix)(?P<head>(?<![\w.-])(?:set-)?cookie2?
+      (?: \\{0,31}["'][ \t]*,[ \t]*(?=b?\\{0,31}["']) | (?:\\{0,31}["'])?[ \t]*[:=][ \t]* ) (?:b?\\{0,31}["'])?)
+    # Pairs, whose values may be quoted, up to the end of the line or of the text that quotes it all.
+    (?P<secret>(?:="[^"\n]*"(?=[ \t]*(?:;|$))|[^\r\n"'\\])+)"""
+)
+"""The header, whose whole line is the secret, spaces and semicolons included."""
+
 _SECRETS: Final = tuple(
     re.compile(pattern, flags)
     for pattern, flags in (
@@ -70,6 +81,15 @@ _SECRETS: Final = tuple(
         (r"(?i)(?<=\bbearer )\s*[\w.~+/=-]{6,}|(?<=\bbasic )\s*[\w+/=]{8,}", 0),
         (_ISSUED, 0),
     )
+)
+_INSTANCE: Final = re.compile(
+    r"(?<![\w-])(?:i|vol|eni|eipalloc|ami|vpc|subnet|sg|r|snap|lt|fs|fsap|cr|rtb|igw)-(?:[0-9a-f]{17}|[0-9a-f]{8})(?![\w-])"
+    r"|(?<=:)\d{12}(?=:)|(?<=\bprojects/)[\w-]+(?=/(?:zones|locations)/)|(?<=/subscriptions/)[\w-]+"
+    r"|(?<![\w-])ip(?:-\d{1,3}){4}(?![\w-])"
+)
+"""What a cloud calls a machine, its parts and whose they are."""
+_INSTANCE_NAME: Final = re.compile(
+    r"(?i)(?:\A|[/._ -])(?:instance|account|tenant|subscription|reservation|owner)[_-]?id\Z"
 )
 _MAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+")
 _SERIAL: Final = re.compile(r"(?i)(\bserial(?:[ _-]?(?:number|no\.?))?[\"']?\s*[:=]\s*[\"']?)([\w.-]+)")
@@ -95,6 +115,8 @@ _OTHERS_HOME: Final = re.compile(
     r"(?:(?<=/home/)|(?<=/Users/)|(?<=:\\Users\\))(?!Shared\b|Public\b)[^\s/\\:'\",;<>|()\[\]{}]+"
 )
 """Whose home it is, of whoever."""
+_BARE_WORDS: Final = re.compile(r"(?<!\S)[\w./-]+(?!\S)")
+"""Of a command line: what is neither assigned nor quoted."""
 _MOUNTS: Final = "/proc/self/mountinfo"
 _KERNEL_MOUNT: Final = re.compile(r" - (?:cgroup2?|proc|sysfs) ")
 _MIN_LINE: Final = 8
@@ -144,7 +166,9 @@ class Redactor:
         if isinstance(value, str | int) and not isinstance(value, bool):
             if _SERIAL_NAME.search(name) and str(value).strip():
                 return self._numbered("serial", str(value).strip())
-            if isinstance(value, str) and value and (_names_a_secret(name) or name.lower().endswith("authorization")):
+            if _INSTANCE_NAME.search(name) and str(value).strip():
+                return self._numbered("instance", str(value).strip())
+            if isinstance(value, str) and value and _asks_for_a_secret(name):
                 return self._secret(value)
         return self.data(value, name)
 
@@ -159,12 +183,13 @@ class Redactor:
         if self._literal is not None:
             text = self._literal.sub(lambda found: self._secret(found[0]), text)
         text = _AUTHORIZATION.sub(lambda found: found["head"] + self._secret(found["secret"]), text)
+        text = _COOKIE.sub(lambda found: found["head"] + self._secret(found["secret"]), text)
         for pattern in _SECRETS:
             text = pattern.sub(lambda found: self._secret(found[0]), text)
         text = self._values(text, _ASSIGNED, _names_a_secret)
         text = self._values(text, _FLAG, _names_a_secret)
         text = self._values(text, _QUERY, bool)
-        text = self._values(text, _DESCRIBED, lambda name: _SECRET_WORDS.search(name) is not None)
+        text = self._values(text, _DESCRIBED, _describes_a_secret)
         text = _MAIL.sub(lambda found: self._numbered("mail", found[0]), text)
         if self._paths is not None:
             text = self._paths.sub(self._path, text)
@@ -173,6 +198,7 @@ class Redactor:
             text = self._names.sub(lambda found: self._words[found[0].lower()], text)
         text = _SERIAL.sub(lambda found: found[1] + self._numbered("serial", found[2]), text)
         text = self._ids(text, name)
+        text = _INSTANCE.sub(lambda found: self._numbered("instance", found[0]), text)
         text = _MAC.sub(lambda found: self._numbered("mac", found[0].lower()), text)
         if not _VERSION_NAME.search(name):
             for pattern in (_PUBLIC_IP, _PRIVATE_IP, _IPV6):
@@ -244,6 +270,21 @@ def _names_a_secret(name: str) -> bool:
     if name in _NOT_SECRET:
         return False
     return (name.isupper() and _SECRET_PARTS.search(name) is not None) or _SECRET_WORDS.search(name) is not None
+
+
+def _describes_a_secret(name: str) -> bool:
+    # Of a cookie's header the whole line is gone already.
+    return _SECRET_WORDS.search(name) is not None and not _COOKIE_NAME.fullmatch(name)
+
+
+def _asks_for_a_secret(name: str) -> bool:
+    """Whether what stands under a key is a secret: by the key, or by the tool whose output it is.
+
+    A secret among a tool's arguments says nothing of what it prints; one that is *called* so does.
+    """
+    if " " in name:
+        return any(_names_a_secret(word) for word in _BARE_WORDS.findall(name.partition(" -")[0]))
+    return _names_a_secret(name) or name.lower().endswith("authorization")
 
 
 def _with_its_lines(secret: str) -> list[str]:

@@ -145,8 +145,12 @@ def _marked_as_resolving() -> Iterator[list[str]]:
 
 def in_progress_error(plugin: str) -> ResolutionInProgressError:
     """For a plugin that asks for the platform that is being resolved."""
+    from hardpoint._importing import module_being_imported_here
+
+    module = module_being_imported_here()
+    when = "meanwhile" if module is None else f"while its module {module!r} was being imported"
     return ResolutionInProgressError(
-        f"the platform is being resolved, and {plugin} asked for it meanwhile; "
+        f"the platform is being resolved, and {plugin} asked for it {when}; "
         "a plugin gets everything it may know from the machine object that its hook is given"
     )
 
@@ -208,6 +212,7 @@ class _Resolver:
             names=None if request.open else request.explicit,
             inspecting=self.inspecting,
             raise_as=self._explicit_error if request.single else None,
+            note_progress=self.progress,
         )
         missing = tuple(
             Candidate(
@@ -391,8 +396,8 @@ class _Resolver:
 
 def _is_loss(candidate: Candidate) -> bool:
     if candidate.outcome is Outcome.UNUSABLE:
-        # A mask that hides every device is the user's own word.
-        return any(reason.code is not ReasonCode.MASKED for reason in candidate.reasons)
+        # A mask that hides every device is the user's own word; one with something to mend is a mistake.
+        return any(reason.code is not ReasonCode.MASKED or reason.remedy for reason in candidate.reasons)
     return is_failure(candidate)
 
 

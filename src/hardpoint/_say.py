@@ -23,11 +23,15 @@ def say_once(level: int, message: str, *args: object) -> None:
 
 
 def say_debug(message: str, *args: object) -> None:
-    """A debug record, every time."""
+    """A debug record, every time. Never raises for what a handler of the application, or its filter, does."""
     if "logging" in sys.modules:
         from hardpoint._log import logger
 
-        logger.debug(message, *args)
+        try:
+            logger.debug(message, *args)
+        except Exception:  # noqa: BLE001
+            # Such as a filter that asks for the platform while it is being resolved: the caller's work goes on.
+            return
 
 
 if "logging" in sys.modules:

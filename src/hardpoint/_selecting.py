@@ -6,36 +6,27 @@ from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING
 
-from hardpoint._backend_spec import BackendSpec
-from hardpoint._candidates import cause_of, is_failure, not_installed, remedies, unknown
+from hardpoint._candidates import cause_of, is_failure
 from hardpoint._capability import DeviceCapability
-from hardpoint._evaluation import Asked, Depth, Evaluator, provenance_of
+from hardpoint._evaluation import Asked, Depth, Evaluator
 from hardpoint._flight import at_work
 from hardpoint._importing import decided_provisionally
-from hardpoint._names import normalise_name
-from hardpoint._order import arrange
-from hardpoint._probing import Failure, add_note, describe_error, under_watch
-from hardpoint._race import Race, start_race, unknown_names
-from hardpoint._reasons import Candidate, Outcome, Phase, Provenance, Reason, ReasonCode
+from hardpoint._reasons import Candidate, Outcome, Provenance, Reason, ReasonCode
 from hardpoint._requests import AUTO, Request, plain_names, read_request
-from hardpoint._say import INFO, WARNING, say_once
+from hardpoint._say import INFO, say_once
 from hardpoint._selection import NOTHING_VALID, Selection
+from hardpoint._selection_order import Ordering
+from hardpoint._selection_verdicts import Verdicts
 from hardpoint._settings import backend_variable, read_settings, split_names
 from hardpoint.attention import AttentionConfig
-from hardpoint.errors import (
-    BackendUnavailableError,
-    ConfigError,
-    ContractError,
-    HardpointError,
-    NoBackendError,
-    UnknownBackendError,
-)
-from hardpoint.platforms import BackendPriority
+from hardpoint.errors import BackendUnavailableError, ConfigError, HardpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from hardpoint._plugins import LoadedPlugin, PluginEntry, Registry
+    from hardpoint._probing import Failure
+    from hardpoint._selection_order import RaiseAs
     from hardpoint._settings import Settings
     from hardpoint.platforms import Platform
 
@@ -167,9 +158,9 @@ class _Selector:
         self.devices = self._capabilities(devices)
         asked = Asked(config, self.devices, self.depth)
         self.evaluator = Evaluator(platform, self.registry, asked, inspecting=inspecting)
-        self.rank_reasons: dict[str, str] = {}
-        self.foreign: list[str] = []
-        self.platform_bug: Candidate | None = None
+        capabilities = [capability for _, capability in self.devices]
+        self.ordering = Ordering(platform, config, capabilities, self.registry, self.settings, inspecting=inspecting)
+        self.verdicts = Verdicts(platform, config)
 
     def _capabilities(
         self, devices: Sequence[int] | int | Sequence[tuple[int, DeviceCapability | None]] | None
@@ -190,7 +181,7 @@ class _Selector:
             return self._no_selection(request)
         if self.depth is Depth.READY:
             self.platform.import_kernels()
-        order = self._order(request)
+        order = self._in_order(request)
         candidates: list[Candidate] = []
         winner: Candidate | None = None
         for name, item in order:
@@ -201,11 +192,11 @@ class _Selector:
             if candidate.outcome is _VALID:
                 candidate = winner = replace(candidate, outcome=Outcome.CHOSEN)
             elif self.strict and name not in request.explicit and is_failure(candidate):
-                raise self._strict_error(candidate, candidates) from cause_of(candidate)
+                raise self.verdicts.strict(candidate, candidates) from cause_of(candidate)
             candidates.append(candidate)
         if winner is None:
-            raise self._nothing_left(request, candidates)
-        lost = self._speak_of_losses(request, candidates, winner.name)
+            raise self.verdicts.nothing_left(request, candidates)
+        lost = self.verdicts.speak_of_losses(request, candidates, winner.name)
         selection = self._selection(request, candidates, winner, is_fallback=lost)
         if isinstance(requested, Selection):
             self._check_shared_layout(requested, selection)
@@ -219,7 +210,7 @@ class _Selector:
         if self.platform.attention_note is not None:
             return self._selection(request, (), None, note=self.platform.attention_note)
         # Also those outside a request that binds: their reasons are what an inspection is made for.
-        order = self._order(request if request.open else Request((*request.names, AUTO), request.source))
+        order = self._in_order(request if request.open else Request((*request.names, AUTO), request.source))
         candidates: list[Candidate] = []
         winner: Candidate | None = None
         for name, item in order:
@@ -229,8 +220,8 @@ class _Selector:
             candidates.append(candidate)
         before = len(candidates) if winner is None else candidates.index(winner)
         lost = any(is_failure(item) or item.name in request.explicit for item in candidates[:before])
-        if self.platform_bug is not None:
-            candidates.insert(0, self.platform_bug)
+        if self.ordering.platform_bug is not None:
+            candidates.insert(0, self.ordering.platform_bug)
         if winner is None:
             asked = request.explicit if not request.open else ()
             note = f"nothing that was asked for is valid: {', '.join(asked)}" if asked else NOTHING_VALID
@@ -244,7 +235,7 @@ class _Selector:
             self.platform.import_kernels()
         valid: list[Candidate] = []
         rejected: dict[str, Candidate] = {}
-        for name, item in self._order(Request()):
+        for name, item in self._in_order(Request()):
             candidate = self._consider(name, item, Request())
             if candidate.outcome is _VALID:
                 valid.append(candidate)
@@ -252,95 +243,17 @@ class _Selector:
                 rejected[name] = candidate
         return valid, rejected
 
-    def _order(self, request: Request) -> list[tuple[str, LoadedPlugin | Candidate]]:
-        """Names in order, each with its loaded plugin, or with the record of what became of it already."""
-        priorities = self._priorities()
-        self.rank_reasons = {item.name: item.reason for item in priorities}
-        if request.explicit and not self.inspecting:
-            self._refuse_unknown(request, [item.name for item in priorities])
-        race = self._race(request)
-        found: dict[str, LoadedPlugin | Candidate] = {item.name: item for item in race.out}
-        orders = {}
-        foreign = self.foreign
-        for loaded in race.runners:
-            found[loaded.name] = loaded
-            spec = loaded.spec
-            if isinstance(spec, BackendSpec) and (spec.kind == self.config.kind or loaded.name in request.explicit):
-                if self.platform.name in spec.platforms or "torch-device" in spec.platforms:
-                    orders[loaded.name] = spec.order
-                else:
-                    foreign.append(loaded.name)
-            else:
-                del found[loaded.name]
-        for item in priorities:
-            if item.name not in found and (request.open or item.name in request.explicit):
-                found[item.name] = not_installed(item.name, item.distribution)
-        names = arrange([item.name for item in priorities], orders, self.platform.name)
-        # Plugins that could not be loaded said nothing of their place; those of other platforms cannot win.
-        rest = sorted(found.keys() - set(names) - set(foreign))
-        names = [*(name for name in names if name in found), *rest, *sorted(foreign)]
-        explicit: list[str] = []
-        if request.explicit:
-            missing = [name for name in request.explicit if name not in found]
-            sentences = unknown_names(self.registry, "backend", missing)
-            found.update((name, unknown(name, sentences.get(name))) for name in missing)
-            explicit = list(request.explicit)
-        others = [name for name in names if name not in explicit] if request.open else []
-        return [(name, found[name]) for name in (*explicit, *others)]
+    def _in_order(self, request: Request) -> list[tuple[str, LoadedPlugin | Candidate]]:
+        return self.ordering.candidates(request, self._raise_at_load(request) if request.single else None)
 
-    def _priorities(self) -> list[BackendPriority]:
-        # The choice may not depend on which device is number 0: the least capable one's table is taken.
-        capability = min(
-            (capability for _, capability in self.devices),
-            key=lambda item: ("", (0, 0), "") if item is None else (item.runtime, item.version or (0, 0), item.arch),
-        )
-        provenance = provenance_of(self.platform)
-        try:
-            items = under_watch(
-                lambda: _checked_priorities(self.platform.backend_priorities(capability, self.config), provenance),
-                phase=Phase.SUPPORT,
-                provenance=provenance,
-                what="backend_priorities()",
-            )
-        except Exception as error:
-            # The platform plugin's own code; whatever it raises is its bug.
-            if not self.inspecting:
-                add_note(error, provenance, Phase.SUPPORT)
-                raise
-            reason = Reason(code=ReasonCode.OTHER, message=describe_error(error))
-            self.platform_bug = Candidate(
-                name=self.platform.name,
-                outcome=Outcome.BUG,
-                reasons=(reason,),
-                provenance=provenance,
-                phase=Phase.SUPPORT,
-            )
-            return []
-        return [item._replace(name=normalise_name(item.name)) for item in items]
-
-    def _race(self, request: Request) -> Race:
-        return start_race(
-            self.registry,
-            "backend",
-            self.settings,
-            names=None if request.open else request.explicit,
-            inspecting=self.inspecting,
-            raise_as=self._raise_at_load(request) if request.single else None,
-        )
-
-    def _refuse_unknown(self, request: Request, table: Sequence[str]) -> None:
-        unknown = unknown_names(self.registry, "backend", request.explicit, table)
-        if unknown and (request.single or (len(unknown) == len(request.explicit) and not request.open)):
-            raise UnknownBackendError(f"{'; '.join(unknown.values())} ({request.describe()})")
-
-    def _raise_at_load(self, request: Request) -> Callable[[PluginEntry, Failure], HardpointError]:
+    def _raise_at_load(self, request: Request) -> RaiseAs:
         def build(entry: PluginEntry, failure: Failure) -> HardpointError:
-            return self._unavailable(request, failure.as_candidate(entry.name, entry.provenance))
+            return self.verdicts.unavailable(request, failure.as_candidate(entry.name, entry.provenance))
 
         return build
 
     def _consider(self, name: str, item: LoadedPlugin | Candidate, request: Request) -> Candidate:
-        rank_reason = self.rank_reasons.get(name)
+        rank_reason = self.ordering.rank_reasons.get(name)
         if isinstance(item, Candidate):
             candidate = item if item.rank_reason == rank_reason else replace(item, rank_reason=rank_reason)
         else:
@@ -350,31 +263,21 @@ class _Selector:
 
                 def raise_as(failure: Failure) -> HardpointError:
                     failed = failure.as_candidate(name, provenance, rank_reason)
-                    return self._unavailable(request, failed) if request.single else self._strict_error(failed, [])
+                    return (
+                        self.verdicts.unavailable(request, failed)
+                        if request.single
+                        else self.verdicts.strict(failed, [])
+                    )
 
             candidate = self.evaluator.evaluate(item, rank_reason, raise_as)
         if request.single and candidate.outcome is not _VALID:
-            raise self._unavailable(request, candidate)
+            raise self.verdicts.unavailable(request, candidate)
         return candidate
-
-    def _unavailable(self, request: Request, candidate: Candidate) -> HardpointError:
-        return BackendUnavailableError(
-            f"{self.config.kind} backend {candidate.describe()}{remedies(candidate)} "
-            f"[{request.describe()}; platform {self.platform.name}; {self.config.describe()}]",
-            candidates=(candidate,),
-        )
-
-    def _strict_error(self, candidate: Candidate, before: Sequence[Candidate]) -> HardpointError:
-        return BackendUnavailableError(
-            f"{self.config.kind} backend {candidate.describe()}{remedies(candidate)}; strict mode does not "
-            f"go on to the next candidate [platform {self.platform.name}; {self.config.describe()}]",
-            candidates=(*before, candidate),
-        )
 
     def _not_tried(self, name: str, item: LoadedPlugin | Candidate, winner: str) -> Candidate:
         if isinstance(item, Candidate):
             return item
-        if name in self.foreign:
+        if name in self.ordering.foreign:
             # Nothing of it runs: the platform alone refuses it.
             return self.evaluator.evaluate(item)
         reason = Reason(code=ReasonCode.OTHER, message=f"{winner} stands before it and is valid")
@@ -383,40 +286,8 @@ class _Selector:
             outcome=Outcome.NOT_TRIED,
             reasons=(reason,),
             provenance=item.provenance,
-            rank_reason=self.rank_reasons.get(name),
+            rank_reason=self.ordering.rank_reasons.get(name),
         )
-
-    def _nothing_left(self, request: Request, candidates: Sequence[Candidate]) -> HardpointError:
-        from hardpoint._table import candidate_table
-
-        lines = "".join(f"\n{line}" for line in candidate_table(candidates, "backend"))
-        if not candidates:
-            lines = (
-                "\n  no backend plugin of this kind is installed: pip install hardpoint-torch-sdpa (or another), or "
-                "register one with hardpoint.register('backend', name, plugin)"
-            )
-        error = BackendUnavailableError if request.explicit and not request.open else NoBackendError
-        return error(
-            f"no {self.config.kind} backend can run on {self.platform.name} ({request.describe()}) "
-            f"for {self.config.describe()}:{lines}",
-            candidates=candidates,
-        )
-
-    def _speak_of_losses(self, request: Request, candidates: Sequence[Candidate], winner: str) -> bool:
-        """One WARNING for each better candidate that was lost; whether there was any."""
-        lost = False
-        explicit = request.explicit
-        for candidate in candidates:
-            if candidate.outcome is _CHOSEN:
-                break
-            if not is_failure(candidate) and candidate.name not in explicit:
-                continue
-            lost = True
-            say_once(WARNING, "%s backend %s%s [%s]; using %s instead",
-                self.config.kind, candidate.describe(), remedies(candidate),
-                candidate.provenance or "no distribution", winner,
-            )  # fmt: skip
-        return lost
 
     def _no_selection(self, request: Request) -> Selection:
         note = self.platform.attention_note
@@ -461,17 +332,6 @@ class _Selector:
                 f"[{self.config.describe()}]",
                 candidates=selection.candidates,
             )
-
-
-def _checked_priorities(answer: object, provenance: Provenance) -> list[BackendPriority]:
-    items = list(answer) if isinstance(answer, (list, tuple)) else [answer]
-    found = [item for item in items if isinstance(item, BackendPriority)]
-    if len(found) != len(items):
-        raise ContractError(
-            f"{provenance}: backend_priorities() returned {answer!r}; expected a list of BackendPriority",
-            plugin=provenance.plugin,
-        )
-    return found
 
 
 def _decided_with(platform: Platform) -> tuple[Registry, Settings]:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hardpoint._inspection import inspect
+from hardpoint._inspection import examine
 from hardpoint._machine_observed import ObservedMachine
 from hardpoint._machine_recorded import RecordedMachine
 from hardpoint._private import private_facts
@@ -109,9 +109,10 @@ def snapshot(
     observed = machine if machine is not None else process().machine
     if not hasattr(observed, "recorded_facts"):
         observed = ObservedMachine(observed)
-    report = inspect(configs, machine=observed, depth=depth)
+    wanted = tuple(configs)
+    report, platform, _ = examine(lambda _: wanted, machine=observed, depth=depth)
     owned = owned_variables(observed)
-    ask_everybody(observed, owned)
+    ask_everybody(observed, owned, platform)
     recorder: _Recorder = observed
     redactor = Redactor(private_facts())
     shown = Report(data=redactor.data(report.as_dict()))

@@ -7,8 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hardpoint._backend_spec import BackendSpec
+from hardpoint._kernels import provenance_of
 from hardpoint._plugins import KINDS
-from hardpoint._probing import attempt
+from hardpoint._probing import Failure, attempt
 from hardpoint._process import process
 from hardpoint._race import start_race
 from hardpoint._reasons import Phase
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from hardpoint._machine import Machine
     from hardpoint._plugins import LoadedPlugin
+    from hardpoint.platforms import Platform
 
 
 def owned_variables(machine: Machine) -> tuple[str, ...]:
@@ -29,8 +31,10 @@ def owned_variables(machine: Machine) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if len(name) > 2 and not is_secret_name(name)))
 
 
-def ask_everybody(machine: Machine, owned: Sequence[str]) -> None:
+def ask_everybody(machine: Machine, owned: Sequence[str], platform: Platform | None) -> None:
     """Let every plugin that may be loaded detect and report, and look up every package that a backend may want.
+
+    Of the platform, also the packages of its kernel modules: a live machine imports them and does not ask.
 
     The answers are of no interest: the machine writes them down. Whatever fails is recorded there as well.
     """
@@ -46,6 +50,15 @@ def ask_everybody(machine: Machine, owned: Sequence[str]) -> None:
                 inspecting=True,
             )
         questions += [partial(machine.distribution_version, name) for name in _packages(loaded)]
+    if platform is not None:
+        declared = attempt(
+            lambda: [module.distribution for module in platform.kernel_modules()],
+            phase=Phase.IMPORT_KERNELS,
+            provenance=provenance_of(platform),
+            inspecting=True,
+        )
+        named = [] if isinstance(declared, Failure) else filter(None, declared)
+        questions += [partial(machine.distribution_version, name) for name in dict.fromkeys(named)]
     for question in questions:
         # A replayed machine may not know.
         with contextlib.suppress(OSError):

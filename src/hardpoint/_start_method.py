@@ -1,4 +1,7 @@
-"""How an engine should start its workers where torch's device is ``cuda``: initialised, it does not survive a fork."""
+"""What torch has done with its device ``cuda``, and how an engine should start its workers then.
+
+Initialised, the device does not survive a fork.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
     from hardpoint._machine import Machine
 
 _OPEN_FILES: Final = "/proc/self/fd"
@@ -16,6 +22,27 @@ class StartMethod(NamedTuple):
 
     name: str
     reason: str
+
+
+def has_torch_initialised() -> bool:
+    """Whether torch has initialised its device ``cuda`` in this process. Imports nothing.
+
+    A torch whose import is going on, in another thread, has no such part yet.
+    """
+    return bool(getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", bool)())
+
+
+def memory_held_by_torch(module: Callable[[], ModuleType], index: int) -> int | None:
+    """Bytes that torch holds on a device, as `module()` (``torch.cuda``) counts them; None: it is not initialised.
+
+    None as well where the device has gone, or the mask has changed under torch.
+    """
+    if not has_torch_initialised():
+        return None
+    try:
+        return int(module().memory_reserved(index))
+    except (RuntimeError, AssertionError):
+        return None
 
 
 def forbidden_by_torch(runtime: str) -> StartMethod | None:
@@ -29,7 +56,7 @@ def forbidden_by_torch(runtime: str) -> StartMethod | None:
     # A badly forked child has its own word: there the other flag says no.
     if getattr(cuda, "_is_in_bad_fork", bool)():
         return StartMethod("spawn", f"this process was forked from one in which torch had initialised {runtime}")
-    if getattr(cuda, "is_initialized", bool)():
+    if has_torch_initialised():
         return StartMethod("spawn", f"torch has initialised {runtime} in this process")
     return None
 

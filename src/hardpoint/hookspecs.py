@@ -153,7 +153,11 @@ class Detection(NamedTuple):
 
     @classmethod
     def unusable(cls, *reasons: str | Reason, devices: Sequence[Device] = ()) -> Detection:
-        """Hardware is there and cannot be used, for these reasons (at least one)."""
+        """Hardware is there and cannot be used, for these reasons (at least one).
+
+        Losing it to another platform is a WARNING, unless each reason is ``masked`` and has no remedy: then hiding all
+        of it was the user's wish. A mask that is a mistake has one.
+        """
         if not reasons:
             raise ValueError("Detection.unusable needs at least one reason")
         return cls(

@@ -9,7 +9,7 @@ exist raises `AttributeError`, as everywhere.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 from hardpoint.errors import ConfigError
 
@@ -75,6 +75,12 @@ class Platform(ABC):
         self._registry: Registry | None = None
         self._settings: Settings | None = None
         self._provenance: Provenance | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"platform {self.name!r} belongs to its process and is neither pickled nor copied; in the other one call "
+            f"hardpoint.current_platform(), or hardpoint.platform({self.name!r})"
+        )
 
     def _attach(self, registry: Registry, settings: Settings, provenance: Provenance) -> None:
         """Called once by the resolution: the plugins and settings that this platform decides with, frozen."""

@@ -118,6 +118,8 @@ def test_more_slots_than_new_keys_are_padding() -> None:
         ({"block_table": [[1], [2]]}, "block_table", r"block_table of shape \(2, 1\) for 1 sequences"),
         ({"block_table": [[1.5]]}, "block_table", "expected whole numbers"),
         ({"block_table": tensor([1, 2])}, "block_table", r"block_table of shape \(2,\) for 1 sequences"),
+        ({"block_table": tensor([[1.5]])}, "block_table", "block_table of torch.float32: expected whole numbers"),
+        ({"slot_mapping": tensor([1.0])}, "slot_mapping", "slot_mapping of torch.float32: expected whole numbers"),
         ({"slot_mapping": []}, "slot_mapping", r"slot_mapping of shape \(0,\) for 1 new keys"),
         ({"slot_mapping": tensor([[1]])}, "slot_mapping", r"slot_mapping of shape \(1, 1\) for 1 new keys"),
     ],
@@ -127,3 +129,11 @@ def test_numbers_that_contradict_one_another_are_refused(arguments: dict[str, An
     with pytest.raises(ConfigError, match=text) as caught:
         AttentionBatch.build(**{"query_lens": [1], "seq_lens": [4], **arguments})
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize("number", [1 << 32, (1 << 32) + 1, -(1 << 32)])
+def test_a_block_beyond_32_bits_does_not_become_another(number: int) -> None:
+    """It stays a number that no cache has."""
+    batch = AttentionBatch.build(query_lens=[1], seq_lens=[4], block_table=tensor([[number]]))
+    assert batch.block_table is not None
+    assert int(batch.block_table) in ((1 << 31) - 1, -(1 << 31))

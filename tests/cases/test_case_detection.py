@@ -91,6 +91,30 @@ def test_b10_a_log_filter_that_asks_for_the_platform(site: Site, caplog: pytest.
     assert seen == ["unknown rank: plain", "unknown rank: once", "gpu: later"]
 
 
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.WARNING])
+def test_b10_a_log_filter_that_fails(site: Site, level: int) -> None:
+    """B10: one of a handler's that does not expect the answer raises; that is no reason to have no platform."""
+
+    class Rank(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            record.rank = hardpoint.current_platform().name
+            return True
+
+    logger, handler = logging.getLogger("hardpoint"), logging.StreamHandler()
+    handler.addFilter(Rank())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        site.platform("gpu", detect="raise PermissionError(13, 'Permission denied', '/dev/dri/renderD128')")
+        site.platform("host", rank="CPU", body="def kernel_modules(self): return [KernelModule(name='no_such_kernel')]")
+        assert hardpoint.current_platform().name == "host"
+        assert hardpoint.current_platform().import_kernels().ok
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
 @pytest.mark.parametrize("how", ["current_platform()", "resolve()", "platform('host')", "report()", "fingerprint()"])
 def test_b10_a_plugin_that_asks_in_its_own_probe(site: Site, how: str) -> None:
     """B10: an immediate error that names the plugin, whatever it asks; a report is an answer without a resolution."""

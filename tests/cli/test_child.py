@@ -168,6 +168,7 @@ def question(what: str, **more: Any) -> dict[str, Any]:
         "platform": None,
         "backend": None,
         "kernels": True,
+        "parts": ["platforms", "backends", "settings"],
         **more,
     }
 
@@ -182,7 +183,7 @@ def test_the_answers(site: Site, tmp_path: Any) -> None:
     assert examined["report"]["selections"][0]["config"]["dtype"] == "float32"
     cells = answer(question("matrix"))["cells"]
     assert [cell["selection"]["backend"] for cell in cells] == ["plain"]
-    taken = answer(question("snapshot"))
+    taken = answer(question("snapshot"))["data"]
     file = tmp_path / "machine.json"
     hardpoint.Snapshot(data=taken).write(file)
     anew = {"kind": "recomputed", "file": str(file)}
@@ -196,7 +197,7 @@ def test_the_answers_without_a_platform(site: Site) -> None:
     """There is a report, an empty matrix and a snapshot."""
     assert answer(question("examine"))["report"]["platform"] is None
     assert answer(question("matrix"))["devices"] == []
-    assert answer(question("snapshot"))["report"]["platform"] is None
+    assert answer(question("snapshot"))["data"]["report"]["platform"] is None
 
 
 def test_a_wrong_config_is_told(site: Site) -> None:

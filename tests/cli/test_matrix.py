@@ -207,6 +207,17 @@ def test_in_a_real_browser(page: Any) -> None:
     assert not dialog.is_displayed()
     assert page.switch_to.active_element == shown("td button")[1]
 
+    # One stop of the tabulator for the table, wherever the filters leave it.
+    assert len([item for item in all_of("#matrix td button") if item.get_attribute("tabindex") == "0"]) == 1
+    page.switch_to.active_element.send_keys("\ue010")  # end
+    assert page.switch_to.active_element == shown("td button")[len(TYPICAL) - 1]
+    page.switch_to.active_element.send_keys("\ue011")  # home
+    assert page.switch_to.active_element == shown("td button")[0]
+    choose("kind", "mla_attention")
+    assert [item for item in shown("td button") if item.get_attribute("tabindex") == "0"] == shown("td button")[:1]
+    page.find_element("css selector", "[type=reset]").click()
+    assert len(shown("thead th")) == len(TYPICAL) + 1
+
     legend = next(item for item in all_of(".legend button") if item.text.startswith("fast"))
     legend.click()
     assert legend.get_attribute("aria-pressed") == "true"

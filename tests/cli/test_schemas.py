@@ -30,13 +30,19 @@ jsonschema = pytest.importorskip("jsonschema")
 FOLDER = Path(hardpoint.cli.__file__).parent / "schemas"
 PUBLISHED = {
     "backends-1": "2c48aefbf6f80c8a",
+    "backends-2": "1ebda224fe2507d0",
     "doctor-1": "d0e76b95f65c858c",
     "error-1": "671c40717c4297eb",
     "matrix-1": "13dc3c7760c4c4de",
+    "matrix-2": "bdb5e4aeeb58a917",
     "platforms-1": "ac8f5bf1149f3d66",
+    "platforms-2": "239246a60ca9eca9",
     "select-1": "40f7e057f832d0c2",
+    "select-2": "9382ae6c00ee0e55",
     "settings-1": "b6c3497a02afbcea",
+    "settings-2": "a8c289086fee13f1",
     "snapshot-1": "44692a4867189ffe",
+    "snapshot-2": "8271772338f546bc",
 }
 """The digest of each schema that was ever published. A change is a new version: a new file and a new line here."""
 

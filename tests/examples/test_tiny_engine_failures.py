@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.examples.conftest import RunEngine
     from tests.plugins import Site
 
-pytestmark = [pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
 
 
 def the_message(result: subprocess.CompletedProcess[str]) -> str:

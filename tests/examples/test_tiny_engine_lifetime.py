@@ -17,7 +17,7 @@ from tests.examples.conftest import ROOT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
 
 SECONDS = 2.0
 

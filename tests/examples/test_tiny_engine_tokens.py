@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from examples.tiny_engine.engine import Engine
     from examples.tiny_engine.scheduler import Request
 
-pytestmark = [pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.model, pytest.mark.plugins]
 
 LENGTHS = (5, 9, 16, 17, 40, 75, 130, 200, 300, 400)
 NUM_TOKENS = 64

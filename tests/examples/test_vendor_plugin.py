@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.examples.conftest import RunEngine
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.torch,
     pytest.mark.model,
     pytest.mark.compiler,
@@ -214,7 +215,6 @@ def test_nobody_names_it() -> None:
     assert (named, len(sources) > 100) == ([], True)
 
 
-@pytest.mark.long
 @pytest.mark.plugins
 def test_a_real_model_writes_the_same_text(
     alone: Environment, driver: Path, run_engine: RunEngine, tmp_path: Path

@@ -134,13 +134,24 @@ def _lengths(name: str, values: Iterable[Any]) -> list[int]:  # Any: as above
     return lengths
 
 
+def _whole(name: str, values: torch.Tensor) -> torch.Tensor:
+    if values.is_floating_point() or values.is_complex():
+        raise ConfigError(f"{name} of {values.dtype}: expected whole numbers", field=name)
+    return values
+
+
 def _table(
     values: torch.Tensor | Iterable[Iterable[Any]], num_seqs: int, device: torch.device | str
 ) -> torch.Tensor:  # Any: as above
     import torch
 
     if isinstance(values, torch.Tensor):
-        table = values.to(device=device, dtype=torch.int32)
+        table = _whole("block_table", values).to(device=device)
+        if table.dtype == torch.int64:
+            # A number that does not fit must not become one that does.
+            limits = torch.iinfo(torch.int32)
+            table = table.clamp(limits.min, limits.max)
+        table = table.to(torch.int32)
     else:
         rows = [_integers("block_table", row) for row in values]
         width = max(map(len, rows), default=0)
@@ -158,7 +169,7 @@ def _slots(
     import torch
 
     if isinstance(values, torch.Tensor):
-        slots = values.to(device=device, dtype=torch.int64)
+        slots = _whole("slot_mapping", values).to(device=device, dtype=torch.int64)
     else:
         slots = torch.tensor(_integers("slot_mapping", values), dtype=torch.int64, device=device)
     # Padded steps have more slots than keys; too few would leave keys unwritten without a word.

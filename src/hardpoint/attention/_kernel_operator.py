@@ -1,4 +1,4 @@
-"""A `KernelLayer`'s forward as one opaque operator, for code under `torch.compile`.
+"""An `OpaqueLayer`'s forward as one opaque operator, for code under `torch.compile`.
 
 An operator takes tensors and numbers, so layers and plans travel as handles. Importing this where torch is loaded
 (it is, under `torch.compile`) registers the operator, once.
@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint.attention import _handles
-from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
+from hardpoint.attention._kernel_forward import OpaqueLayer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,8 @@ def _forward(
     lse: torch.Tensor | None,
 ) -> None:
     found_layer, found_plan = _handles.find(layer), _handles.find(int(plan))
-    if not isinstance(found_layer, KernelLayer) or not isinstance(found_plan, KernelPlan):
-        raise TypeError(f"handles {layer} and {int(plan)} are no layer and plan")
+    if not isinstance(found_layer, OpaqueLayer) or not isinstance(found_plan, found_layer.plan_type):
+        raise TypeError(f"handles {layer} and {int(plan)} are no layer and plan of it")
     found_layer.run(query, key, value, kv_cache or None, found_plan, out, lse)
 
 
@@ -48,11 +48,11 @@ def _register() -> Any:  # noqa: ANN401  # torch's own type is not public
     import torch
 
     operator = torch.library.custom_op(
-        "hardpoint::kernel_layer", _forward, mutates_args=("kv_cache", "out", "lse"), schema=_SCHEMA
+        "hardpoint::attention", _forward, mutates_args=("kv_cache", "out", "lse"), schema=_SCHEMA
     )
     operator.register_fake(_nothing)
     return operator
 
 
 if "torch" in sys.modules:
-    kernel_layer = _register()
+    attention = _register()

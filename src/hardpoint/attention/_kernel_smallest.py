@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from hardpoint.attention._contract import AttentionBackend
 
 
+def check_device(device: torch.device | str, *dtypes: str) -> None:
+    """Errors: `EnvironmentFailure` where torch has no such device, or none of these dtypes there."""
+    import torch
+
+    try:
+        for dtype in dtypes:
+            torch.zeros(1, dtype=getattr(torch, dtype), device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        # torch says it in several ways: no such device, built without it, no such dtype there.
+        raise EnvironmentFailure(
+            f"torch {torch.__version__} has no {' or '.join(dict.fromkeys(dtypes))} on {device}: {error}",
+            code="no_device",
+        ) from error
+
+
 def run_smallest(backend: type[AttentionBackend], config: AttentionConfig, device: torch.device | str) -> None:
     """Build a layer and run it on a step of one and of two new tokens, and with a cache on one of one token each.
 

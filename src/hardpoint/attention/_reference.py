@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hardpoint.attention._reference_cache import StoredKeys, check_scales, check_shape, new_keys, split, write_kv_cache
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
+from hardpoint.attention._reference_cache import StoredKeys, check_shape, new_keys, split, write_kv_cache
 from hardpoint.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def reference_attention(
     """
     import torch
 
-    _check_per_head(config, sinks, alibi_slopes)
-    check_scales(config, key_scale, value_scale)
+    check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
+    check_scales(config, key_scale=key_scale, value_scale=value_scale)
     check_shape("query", query, (config.num_heads, config.head_size), batch.num_actual_tokens)
     new = new_keys(config, batch, key, value)
     stored = None
@@ -134,14 +135,3 @@ def _of_sequence(
             field="seq_lens",
         )
     return split(config, [rows[first + oldest : end].transpose(0, 1) for rows in new])
-
-
-def _check_per_head(config: AttentionConfig, sinks: torch.Tensor | None, alibi_slopes: torch.Tensor | None) -> None:
-    for name, tensor, asked in (("sinks", sinks, config.sinks), ("alibi_slopes", alibi_slopes, config.alibi)):
-        if asked != (tensor is not None):
-            raise ConfigError(
-                f"{name} {'missing' if asked else 'given'}: the config says {name.split('_')[0]}={asked}",
-                field=name,
-            )
-        if tensor is not None and tuple(tensor.shape) != (config.num_heads,):
-            raise ConfigError(f"{name} of shape {tuple(tensor.shape)}: expected ({config.num_heads},)", field=name)

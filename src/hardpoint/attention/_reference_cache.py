@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hardpoint.attention._config import DTYPE_SIZE_BYTES
+from hardpoint.attention._kernel_checks import check_scales
 from hardpoint.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def write_kv_cache(
     A quantised cache stores value / scale, rounded to the nearest and saturated. A slot of -1 is not written, nor are
     rows beyond the step's new keys, nor anything by a layer with `kv_sharing`.
     """
-    check_scales(config, key_scale, value_scale)
+    check_scales(config, key_scale=key_scale, value_scale=value_scale)
     new = new_keys(config, batch, key, value)
     cache = StoredKeys(config, kv_cache, key_scale, value_scale, spec)
     if new is None or config.kv_sharing:
@@ -174,14 +174,3 @@ def check_shape(name: str, tensor: torch.Tensor, row: tuple[int, ...], at_least:
         raise ConfigError(
             f"{name} of shape {tuple(tensor.shape)}: expected ({wanted}) with at least {at_least} tokens", field=name
         )
-
-
-def check_scales(config: AttentionConfig, key_scale: float | None, value_scale: float | None) -> None:
-    quantised = DTYPE_SIZE_BYTES[config.cache_dtype] == 1
-    for name, factor in (("key_scale", key_scale), ("value_scale", value_scale)):
-        if factor is not None and not quantised:
-            raise ConfigError(f"{name}={factor}: a cache of {config.cache_dtype} has no scale", field=name)
-        if factor is not None and not factor > 0:
-            raise ConfigError(f"{name}={factor}: must be positive", field=name)
-    if value_scale is not None and config.kind == "mla_attention":
-        raise ConfigError("value_scale: the latent is stored with key_scale", field="value_scale")

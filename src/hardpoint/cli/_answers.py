@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardpoint._inspection import examine
 from hardpoint._machine_live import LiveMachine
-from hardpoint._recomputation import changes_between, recomputing_machine, recorded_configs
+from hardpoint._recomputation import changes_between, is_recorded, recomputing_machine, recorded_configs
 from hardpoint._snapshot import read_snapshot, snapshot
 from hardpoint.attention import AttentionConfig
 
@@ -43,16 +43,13 @@ def answer(question: dict[str, Json]) -> Json:
 
 
 def answer_examine(question: dict[str, Json]) -> Json:
-    """A report, with the label of each selection; for a recorded machine's own layers also what has changed."""
+    """A report, with the label of each selection; of a recorded machine also what has changed."""
     machine = build_machine(question["machine"])
-    recorded: Json = None
-    if question["configs"] is None:
-        recorded = read_snapshot(question["machine"]["file"]).report.as_dict()
     labels: list[str] = []
 
     def configs(platform: Platform) -> Sequence[AttentionConfig]:
-        if recorded is not None:
-            return recorded_configs(recorded)
+        if question["configs"] is None:
+            return recorded_configs(_recorded(question["machine"]) or {})
         made = make_configs(question["configs"], platform)
         labels.extend(label for label, _ in made)
         return [config for _, config in made]
@@ -66,16 +63,46 @@ def answer_examine(question: dict[str, Json]) -> Json:
         kernels=question["kernels"],
     )
     report = examined.report.as_dict()
-    changes = [] if recorded is None else [change._asdict() for change in changes_between(recorded, report)]
-    return {"report": report, "labels": labels if recorded is None else None, "changes": changes}
+    has_labels = question["configs"] is not None
+    return {
+        "report": report,
+        "labels": labels if has_labels else None,
+        **_compare(question["machine"], report, question["parts"], labels if has_labels else None),
+    }
 
 
 def answer_snapshot(question: dict[str, Json]) -> Json:
-    """A snapshot's data."""
+    """A snapshot's data, and of a recorded machine what has changed."""
     machine = build_machine(question["machine"])
     found = examine(lambda platform: (), machine=machine, kernels=False).platform
-    configs = [] if found is None else [config for _, config in make_configs(question["configs"], found)]
-    return dict(snapshot(configs, machine=machine, depth=question["depth"]).data)
+    made = [] if found is None else make_configs(question["configs"], found)
+    data = dict(snapshot([config for _, config in made], machine=machine, depth=question["depth"]).data)
+    labels = [label for label, _ in made]
+    return {"data": data, **_compare(question["machine"], data["report"], question["parts"], labels)}
+
+
+def _recorded(described: dict[str, Json]) -> dict[str, Json] | None:
+    """The report that was recorded of a machine; None: there is none to compare with."""
+    return read_snapshot(described["file"]).report.as_dict() if described["kind"] == "recomputed" else None
+
+
+def _compare(
+    described: dict[str, Json], report: dict[str, Json], parts: Sequence[str], labels: Sequence[str] | None
+) -> dict[str, Json]:
+    """What has changed against the recorded report, and the layers that it has not decided about.
+
+    `labels` None: the layers are the recorded ones, so that one which is not there any more is a change.
+    """
+    recorded = _recorded(described)
+    if recorded is None:
+        return {"changes": [], "uncompared": []}
+    changes = changes_between(recorded, report, parts=parts, only_asked=labels is not None)
+    uncompared = [
+        label
+        for label, selection in zip(labels or (), report["selections"], strict=False)
+        if not is_recorded(selection["config"], recorded)
+    ]
+    return {"changes": [change._asdict() for change in changes], "uncompared": uncompared}
 
 
 def answer_matrix(question: dict[str, Json]) -> Json:
@@ -85,16 +112,32 @@ def answer_matrix(question: dict[str, Json]) -> Json:
     devices: list[Json] = []
     rows: list[Json] = []
     reports: list[Json] = []
+    changes: list[Json] = []
+    uncompared: list[str] = []
     for item in question["machines"]:
         machine = build_machine(item["machine"])
-        labels: list[str] = []
-        found = examine(lambda _: (), machine=machine, platform=question["platform"], depth=question["depth"])
+        labels = [config["label"] for config in question["configs"]]
+        is_compared = item["machine"]["kind"] == "recomputed"
+
+        def recorded_layers(platform: Platform, is_compared: bool = is_compared) -> Sequence[AttentionConfig]:  # noqa: FBT001  # bound here
+            # Recorded was what all devices get together, and that is what it can be compared with.
+            return [config for _, config in make_configs(question["configs"], platform)] if is_compared else ()
+
+        found = examine(
+            recorded_layers,
+            machine=machine,
+            platform=question["platform"],
+            backend=question["backend"] if is_compared else None,
+            depth=question["depth"],
+        )
+        compared = _compare(item["machine"], found.report.as_dict(), question["parts"], labels)
+        changes += compared["changes"]
+        uncompared += compared["uncompared"]
         reports.append({"label": item["label"], "report": found.report.as_dict()})
         platform = found.platform
         if platform is None:
             continue
         made = make_configs(question["configs"], platform)
-        labels = [label for label, _ in made]
         for device in _distinct(platform):
             shown = platform.device(device[0])
             devices.append(
@@ -111,7 +154,7 @@ def answer_matrix(question: dict[str, Json]) -> Json:
                     platform, config, depth=question["depth"], requested=question["backend"], devices=[device[0]]
                 )
                 rows.append({"device": len(devices) - 1, "config": label, "selection": selection.as_dict()})
-    return {"devices": devices, "cells": rows, "reports": reports}
+    return {"devices": devices, "cells": rows, "reports": reports, "changes": changes, "uncompared": uncompared}
 
 
 def _distinct(platform: Platform) -> list[list[int]]:

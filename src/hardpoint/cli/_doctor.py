@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from hardpoint._recomputation import PLATFORMS
 from hardpoint.cli import _show
 from hardpoint.cli._document import Cell, Heading, Paragraph, Table
 from hardpoint.cli._options import Look, common_options
-from hardpoint.cli._question import TYPICAL, TYPICAL_LABEL, envelope, examine, exit_code_of
+from hardpoint.cli._question import SELECTING, TYPICAL, TYPICAL_LABEL, envelope, examine, exit_code_of
 from hardpoint.cli._view import show
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def backends(look: Look) -> int:
 def doctor_data(look: Look) -> dict[str, Json]:
     """The doctor's data: the report for a typical decoder layer."""
     configs = None if look.source.kind == "recomputed" else TYPICAL_CONFIGS
-    report, labels, changes = examine(look.source, configs=configs, depth=look.depth, platform=look.platform)
-    return doctor_envelope(look.source, report, labels, changes)
+    found = examine(look.source, configs=configs, depth=look.depth, platform=look.platform)
+    return doctor_envelope(look.source, found.report, found.labels, found.changes)
 
 
 def doctor_envelope(source: Source, report: dict[str, Json], labels: list[str], changes: list[Json]) -> dict[str, Json]:
@@ -71,8 +72,7 @@ def doctor_blocks(data: Mapping[str, Json], *, verbose: bool = False) -> Iterato
     """What the doctor shows of its data."""
     report = data["report"]
     yield from _show.head(data, report)
-    if data["source"]["kind"] == "recomputed":
-        yield from _show.change_blocks(data["changes"])
+    yield from _show.change_blocks(data)
     hardware = [f"{item['count'] or ''} {item['name']}".strip() for item in report["hardware"]]
     if hardware:
         yield Paragraph(f"seen: {', '.join(hardware)}", "", 2)
@@ -95,16 +95,27 @@ _OF_PLATFORMS: Final = ("bugs", "machine", "hardware", "settings", "resolution",
 
 def platforms_data(look: Look) -> dict[str, Json]:
     """The part of a report that is about platforms."""
-    report, _, _ = examine(look.source, platform=look.platform, kernels=False)
+    found = examine(look.source, parts=[PLATFORMS], platform=look.platform, kernels=False)
+    report = found.report
     hints = _about(report, "platform")
     plugins = [item for item in report["plugins"] if item["plugin"].startswith("platform/")]
     part = {name: report[name] for name in _OF_PLATFORMS}
-    return envelope("platforms", 1, look.source, exit_code_of(report), hints=hints, plugins=plugins, **part)
+    return envelope(
+        "platforms",
+        2,
+        look.source,
+        exit_code_of(report),
+        changes=found.changes,
+        hints=hints,
+        plugins=plugins,
+        **part,
+    )
 
 
 def platforms_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     """What is shown of them."""
-    yield from _show.head(data, {**data, "hardpoint": data["hardpoint"]})
+    yield from _show.head(data, data)
+    yield from _show.change_blocks(data)
     yield from _show.platform_blocks(data)
     yield from _show.plugin_blocks(data)
     for item in data["plugins"]:
@@ -118,18 +129,29 @@ _OF_BACKENDS: Final = ("bugs", "machine", "settings", "resolution", "kernels", "
 
 def backends_data(look: Look) -> dict[str, Json]:
     """The part of a report that is about backends."""
-    report, labels, _ = examine(look.source, configs=TYPICAL_CONFIGS, depth=look.depth, platform=look.platform)
+    found = examine(look.source, parts=SELECTING, configs=TYPICAL_CONFIGS, depth=look.depth, platform=look.platform)
+    report = found.report
     hints = _about(report, "backend")
     plugins = [item for item in report["plugins"] if item["plugin"].startswith("backend/")]
     part = {name: report[name] for name in _OF_BACKENDS}
     return envelope(
-        "backends", 1, look.source, exit_code_of(report), hints=hints, labels=labels, plugins=plugins, **part
+        "backends",
+        2,
+        look.source,
+        exit_code_of(report),
+        changes=found.changes,
+        uncompared=found.uncompared,
+        hints=hints,
+        labels=found.labels,
+        plugins=plugins,
+        **part,
     )
 
 
 def backends_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     """What is shown of them."""
     yield from _show.head(data, data)
+    yield from _show.change_blocks(data)
     yield from _show.plugin_blocks(data)
     rows = tuple(
         (

@@ -30,6 +30,7 @@ def render(data: Mapping[str, Json]) -> str:
             f"{_about(data)} A cell opens every candidate with its reasons."
         ),
         "PROBLEMS": _problems(data),
+        "CHANGES": _changes(data),
         "CAPTION": escape(f"{len(devices)} devices by {len(configs)} kinds of layers; each cell names the backend"),
         "LEGEND": "\n".join(_legend(name, hues, names) for name in [*backends, *([None] if None in names else [])]),
         "HEAD": "\n".join(
@@ -60,6 +61,27 @@ def _problems(data: Mapping[str, Json]) -> str:
         return ""
     lines = "".join(f"<li>{escape(item['message'])}{_remedy(item)}</li>" for item in found)
     return f'<section class="problems" aria-label="What is wrong"><ul>{lines}</ul></section>'
+
+
+def _changes(data: Mapping[str, Json]) -> str:
+    if data["source"]["kind"] != "recomputed":
+        return ""
+    changes, uncompared = data["changes"], data["uncompared"]
+    values = [
+        (item["where"], *(item[name] or "(not there)" for name in ("recorded", "recomputed"))) for item in changes
+    ]
+    rows = "".join(
+        f'<tr><th scope="row">{escape(where)}</th><td>{escape(recorded)}</td><td>{escape(now)}</td></tr>'
+        for where, recorded, now in values
+    )
+    heads = "".join(f'<th scope="col">{name}</th>' for name in ("what", "recorded", "here"))
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if changes else ""
+    silent = f"<p>Not compared, as the snapshot has no decision about it: {escape('; '.join(uncompared))}</p>"
+    return (
+        '<details class="changes" open><summary>'
+        f"Changed against the recorded report: {len(changes) or 'nothing'}</summary>"
+        f"{table}{silent if uncompared else ''}</details>"
+    )
 
 
 def _remedy(item: Mapping[str, Json]) -> str:

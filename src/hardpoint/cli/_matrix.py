@@ -16,6 +16,7 @@ from hardpoint.cli._question import (
     LIVE,
     NOT_AVAILABLE,
     PLUGIN_BUG,
+    SELECTING,
     envelope,
     is_without_backend,
     put_question,
@@ -118,6 +119,7 @@ def matrix_data(look: Look, configs: list[dict[str, Json]], notes: list[str], ba
         "depth": look.depth,
         "platform": look.platform,
         "backend": backend,
+        "parts": list(SELECTING),
     }
     value, observations = put_question(question)
     reports = [{**item, "report": with_observed(item["report"], observations)} for item in value["reports"]]
@@ -138,9 +140,11 @@ def matrix_data(look: Look, configs: list[dict[str, Json]], notes: list[str], ba
     code = PLUGIN_BUG if bugs else NOT_AVAILABLE if lacking else FINE
     return envelope(
         "matrix",
-        1,
+        2,
         look.source,
         code,
+        changes=value["changes"],
+        uncompared=value["uncompared"],
         depth=cells[0]["selection"]["depth"] if cells else look.depth,
         bugs=[bug for place, bug in enumerate(bugs) if bug not in bugs[:place]],
         hints=_hints(reports),
@@ -209,6 +213,7 @@ def matrix_blocks(data: Mapping[str, Json], html: str | None = None) -> Iterator
     yield from _show.hints(data["hints"])
     if data["source"]["kind"] != "live":
         yield Paragraph(data["source"]["text"])
+    yield from _show.change_blocks(data)
     for note in data["notes"]:
         yield Paragraph(f"the model: {note}", "warn")
     selections = {(cell["device"], cell["config"]): cell["selection"] for cell in data["cells"]}

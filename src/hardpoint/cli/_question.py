@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hardpoint import __version__
 from hardpoint._machine_live import LiveMachine
+from hardpoint._recomputation import ALL_PARTS, BACKENDS, PLATFORMS
 from hardpoint._settings import DEFAULT_PROBE_TIMEOUT_SECONDS, read_probe_timeout
 from hardpoint.cli._ask import AskError, ask
 from hardpoint.errors import SettingsError
@@ -31,6 +32,10 @@ TYPICAL: Final = {"head_size": 128, "num_heads": 32, "num_kv_heads": 8}
 """A layer of a common decoder of eight billion parameters. The block size is the backend's to choose."""
 
 TYPICAL_LABEL: Final = "A typical decoder layer"
+
+
+SELECTING: Final = (PLATFORMS, BACKENDS)
+"""What decides about a layer's backend."""
 
 
 class Source(NamedTuple):
@@ -94,21 +99,32 @@ def put_question(question: dict[str, Json]) -> tuple[Json, list[Json]]:
         progress.clear()
 
 
+class Examined(NamedTuple):
+    """A report, with what was observed of plugins, and the label of each selection.
+
+    `changes` are against the recorded report, where it was made anew; of the layers in `uncompared` it says nothing.
+    """
+
+    report: dict[str, Json]
+    labels: list[str]
+    changes: list[Json]
+    uncompared: list[str]
+
+
 def examine(
     source: Source,
     *,
+    parts: Sequence[str] = ALL_PARTS,
     configs: Sequence[Json] | None = (),
     depth: str = "loaded",
     platform: str | None = None,
     backend: str | None = None,
     kernels: bool = True,
-) -> tuple[dict[str, Json], list[str], list[Json]]:
-    """The report of a machine, with what was observed of plugins; the label of each selection; what has changed.
-
-    `configs` None: those of the recorded report.
-    """
+) -> Examined:
+    """The report of a machine. `configs` None: those of the recorded report; `parts`: what changes are wanted of."""
     if source.recorded is not None:
-        return source.recorded, [label_of(item["config"]) for item in source.recorded["selections"]], []
+        labels = [label_of(item["config"]) for item in source.recorded["selections"]]
+        return Examined(source.recorded, labels, [], [])
     question = {
         "what": "examine",
         "machine": dict(source.machine),
@@ -117,11 +133,12 @@ def examine(
         "platform": platform,
         "backend": backend,
         "kernels": kernels,
+        "parts": list(parts),
     }
     value, observations = put_question(question)
     report = with_observed(value["report"], observations)
     labels = value["labels"] or [label_of(item["config"]) for item in report["selections"]]
-    return report, labels, value["changes"]
+    return Examined(report, labels, value["changes"], value["uncompared"])
 
 
 def label_of(config: Mapping[str, Json]) -> str:

@@ -14,7 +14,7 @@ from hardpoint.cli import _show
 from hardpoint.cli._ask import AskError
 from hardpoint.cli._document import Hint, Paragraph
 from hardpoint.cli._options import Look, common_options
-from hardpoint.cli._question import NOT_AVAILABLE, envelope, examine, exit_code_of
+from hardpoint.cli._question import NOT_AVAILABLE, SELECTING, envelope, examine, exit_code_of
 from hardpoint.cli._view import show
 from hardpoint.errors import ConfigError
 
@@ -148,7 +148,10 @@ def select_data(look: Look, configs: list[dict[str, Json]], notes: list[str], ba
     """A selection for each config, in order."""
     if look.source.recorded is not None:
         look = look._replace(source=only_recorded(look.source, configs))
-    report, labels, _ = examine(look.source, configs=configs, depth=look.depth, platform=look.platform, backend=backend)
+    found = examine(
+        look.source, parts=SELECTING, configs=configs, depth=look.depth, platform=look.platform, backend=backend
+    )
+    report = found.report
     code = exit_code_of(report)
     strict = report["settings"].get("strict") is True
     lost = [item for item in report["selections"] if item["is_fallback"]]
@@ -156,9 +159,11 @@ def select_data(look: Look, configs: list[dict[str, Json]], notes: list[str], ba
         code = NOT_AVAILABLE
     return envelope(
         "select",
-        1,
+        2,
         look.source,
         code,
+        changes=found.changes,
+        uncompared=found.uncompared,
         strict=strict,
         hints=report["hints"],
         bugs=report["bugs"],
@@ -167,7 +172,7 @@ def select_data(look: Look, configs: list[dict[str, Json]], notes: list[str], ba
         platform=report["platform"],
         kernels=report["kernels"],
         notes=notes,
-        labels=labels,
+        labels=found.labels,
         selections=report["selections"],
     )
 
@@ -203,6 +208,7 @@ def select_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     where = "no platform" if platform is None else f"on {platform['name']}, {_devices(platform)}"
     source = "" if data["source"]["kind"] == "live" else f"{data['source']['text']}: "
     yield Paragraph(f"{source}{where}")
+    yield from _show.change_blocks(data)
     if data["strict"] and any(item["is_fallback"] for item in data["selections"]):
         yield Paragraph("Strict mode (HARDPOINT_STRICT): an engine would stop at the first lost candidate.", "bad")
     for label, selection in zip(data["labels"], data["selections"], strict=False):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardpoint._recomputation import SETTINGS
 from hardpoint.cli import _show
 from hardpoint.cli._document import Cell, Heading, Table
 from hardpoint.cli._options import Look, common_options
@@ -29,17 +30,19 @@ def settings(look: Look) -> int:
 
 def settings_data(look: Look) -> dict[str, Json]:
     """The variables of a report."""
-    report, _, _ = examine(look.source, platform=look.platform, kernels=False)
+    found = examine(look.source, parts=[SETTINGS], platform=look.platform, kernels=False)
+    report = found.report
     variables = report["variables"]
     names = {item["name"] for item in variables}
     hints = [hint for hint in report["hints"] if hint["subject"] in names or hint["severity"] == "bug"]
     code = PLUGIN_BUG if report["bugs"] else 0
-    return envelope("settings", 1, look.source, code, hints=hints, variables=variables)
+    return envelope("settings", 2, look.source, code, changes=found.changes, hints=hints, variables=variables)
 
 
 def settings_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     """A table for each owner."""
     yield from _show.hints(data["hints"])
+    yield from _show.change_blocks(data)
     for owner in dict.fromkeys(item["owner"] for item in data["variables"]):
         yield Heading(f"Of {owner}" if owner else "Unknown, without effect")
         rows = _show.variable_rows([item for item in data["variables"] if item["owner"] == owner])

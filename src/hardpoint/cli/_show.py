@@ -68,8 +68,11 @@ def why(item: Mapping[str, Json]) -> str:
     return "\n".join(lines)
 
 
-def change_blocks(changes: Sequence[Mapping[str, Json]]) -> Iterator[Block]:
-    """What came out differently when the decisions were made anew."""
+def change_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
+    """What came out differently when the decisions were made anew; nothing where they were not."""
+    if data["source"]["kind"] != "recomputed":
+        return
+    changes = data["changes"]
     yield Heading(f"Changed against the recorded report: {len(changes) or 'nothing'}")
     if changes:
         yield Table(
@@ -80,6 +83,10 @@ def change_blocks(changes: Sequence[Mapping[str, Json]]) -> Iterator[Block]:
                 )
                 for item in changes
             )
+        )
+    if data.get("uncompared"):
+        yield Paragraph(
+            f"not compared, as the snapshot has no decision about it: {'; '.join(data['uncompared'])}", "", 2
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hardpoint._recomputation import ALL_PARTS
 from hardpoint._snapshot import Snapshot
 from hardpoint.cli import _show
 from hardpoint.cli._doctor import TITLE, TYPICAL_CONFIGS, doctor_blocks, doctor_envelope
@@ -41,22 +42,24 @@ def snapshot(look: Look, *, output: str) -> int:
     from hardpoint.cli._view import show_error, write
 
     try:
-        taken = take(look)
+        taken, _ = take(look)
     except AskError as error:
         return show_error(look.view, error)
     write(taken.to_json(), sys.stdout)
     return exit_code_of(taken.data["report"])
 
 
-def take(look: Look) -> Snapshot:
-    """A snapshot with the views that are shown elsewhere. Errors: `AskError`."""
+def take(look: Look) -> tuple[Snapshot, list[Json]]:
+    """A snapshot with the views that are shown elsewhere, and what has changed. Errors: `AskError`."""
     question = {
         "what": "snapshot",
         "machine": dict(look.source.machine),
         "configs": list(TYPICAL_CONFIGS),
         "depth": look.depth,
+        "parts": list(ALL_PARTS),
     }
-    data, observations = put_question(question)
+    value, observations = put_question(question)
+    data = value["data"]
     report = with_observed(data["report"], observations)
     from hardpoint.cli import _markdown, _text
 
@@ -68,12 +71,12 @@ def take(look: Look) -> Snapshot:
         VIEWS["text"]: _text.render(blocks, width=WIDTH, colour=False),
         VIEWS["markdown"]: _markdown.render(TITLE, blocks),
     }
-    return Snapshot(data={**data, "report": report, "views": views})
+    return Snapshot(data={**data, "report": report, "views": views}), value["changes"]
 
 
 def snapshot_data(look: Look, output: str) -> dict[str, Json]:
     """Write the file, and say what is in it."""
-    taken = take(look)
+    taken, changes = take(look)
     try:
         taken.write(output)
     except OSError as error:
@@ -81,9 +84,10 @@ def snapshot_data(look: Look, output: str) -> dict[str, Json]:
     report = taken.data["report"]
     return envelope(
         "snapshot",
-        1,
+        2,
         look.source,
         exit_code_of(report),
+        changes=changes,
         file=output,
         size_bytes=os.path.getsize(output),
         hints=report["hints"],
@@ -95,6 +99,7 @@ def snapshot_data(look: Look, output: str) -> dict[str, Json]:
 def snapshot_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
     """What is shown of it."""
     yield from _show.hints(data["hints"])
+    yield from _show.change_blocks(data)
     yield Heading(f"Written: {data['file']} ({data['size_bytes'] / 1024:.0f} KiB)")
     text = (
         "Names of user and host, folders, addresses, serial numbers and what looks like a secret are replaced in it. "

@@ -83,7 +83,12 @@ class Driver:
 
     def error_text(self, error: int) -> str:
         """The driver's words for an error."""
-        return str(self.ask("error_text", error).decode())
+        return as_text(self.ask("error_text", error))
+
+
+def as_text(answer: bytes | None) -> str:
+    """What the driver says in words; it may have none."""
+    return (answer or b"").decode("utf-8", "replace")
 
 
 def read_devices(root: str, count: int) -> dict[str, Any]:  # Any: JSON
@@ -94,6 +99,6 @@ def read_devices(root: str, count: int) -> dict[str, Any]:  # Any: JSON
         found = Properties()
         if driver.ask("query", root.encode(), number, ctypes.byref(found)):
             continue
-        texts = {name: getattr(found, name).decode("utf-8", "replace") for name in ("name", "arch", "uuid")}
+        texts = {name: as_text(getattr(found, name)) for name in ("name", "arch", "uuid")}
         devices.append({"number": number, **texts, "memory_bytes": found.memory_bytes})
-    return {"library": driver.path, "version": driver.ask("version").decode(), "devices": devices}
+    return {"library": driver.path, "version": as_text(driver.ask("version")), "devices": devices}

@@ -35,17 +35,21 @@ def numbers(machine: Machine) -> tuple[int, ...]:
 def visible(machine: Machine) -> tuple[int, ...]:
     """The numbers of the devices that this process sees, in logical order.
 
-    Errors: `EnvironmentFailure`, with code ``masked`` where the mask hides all.
+    Errors: `EnvironmentFailure` with code ``masked``: with a remedy where the mask is a mistake, without one where it
+    says that every device is to be hidden.
     """
     known, text = numbers(machine), machine.variable(VISIBLE)
     if text is None:
         return known
     chosen = [item.strip() for item in text.split(",") if item.strip()]
     if not chosen:
-        raise EnvironmentFailure(f"{VISIBLE} is empty: it hides every device", code="masked", remedy=f"unset {VISIBLE}")
-    shown = [int(item) for item in chosen if item.isascii() and item.isdigit()]
+        raise EnvironmentFailure(f"{VISIBLE} is empty: it hides every device", code="masked")
+    # Python refuses to read a number of thousands of digits.
+    shown = [int(item) for item in chosen if item.isascii() and item.isdigit() and len(item) < 10]
     if len(shown) != len(chosen) or len(set(shown)) != len(shown) or not set(shown) <= set(known):
         raise EnvironmentFailure(
-            f"{VISIBLE}={text!r}: expected different ones of {', '.join(map(str, known))}", code="no_device"
+            f"{VISIBLE}={text!r:.200}: expected different ones of {', '.join(map(str, known))}",
+            code="masked",
+            remedy=f"correct {VISIBLE}, or unset it",
         )
     return tuple(shown)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import torch
 from torch.utils import backend_registration
 
 from hardpoint import EnvironmentFailure
@@ -25,8 +26,6 @@ from wherrow._device import (
 from wherrow._streams import Event, Stream, current_stream, stream, synchronize
 
 if TYPE_CHECKING:
-    import torch
-
     from wherrow._streams import Where
 
 __all__ = [
@@ -99,6 +98,12 @@ def _register() -> tuple[torch.library.Library, ...]:
         backend_registration._setup_privateuseone_for_python_backend(_memory.TYPE, sys.modules[__name__])  # noqa: SLF001
     except RuntimeError as error:
         raise EnvironmentFailure(f"torch cannot take the device wherrow: {error}", code="duplicate") from error
+    except AttributeError as error:
+        raise EnvironmentFailure(
+            f"torch {torch.__version__} has no way to take the device wherrow: {error}",
+            code="incompatible_dependency",
+            remedy="install torch 2.13 or newer",
+        ) from error
     return _operators.register()
 
 

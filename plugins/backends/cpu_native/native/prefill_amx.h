@@ -118,6 +118,16 @@ inline vf power_of_two(vf x) {
     return (vf)_mm512_scalef_ps((__m512)p, n);
 }
 
+// Takes products out of a row: all but [low, high).
+inline void hide(float *row, int columns, int low, int high) {
+    vi lane;
+    for (int i = 0; i < N; i++) lane[i] = i;
+    for (int j = 0; j < columns; j += N) {
+        const vi key = lane + j;
+        store(row + j, ((key >= low) & (key < high)) != 0 ? load(row + j) : broadcast(-INFINITE));
+    }
+}
+
 // 32 rows of an item on their way through a panel.
 struct Strip {
     int first_row, rows, columns;
@@ -208,14 +218,16 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
                 const int line = strip.first_row + r, token = item.first + line / group;
                 float *row = logits[i & 1] + r * PANEL_AMX, &old = largest[line];
                 float top, factor = 1;
-                if (plain && strip.whole) {
+                int low = 0, high = 0;
+                if (!strip.whole) c.step.visible(s, token, low, high);
+                // A row is scaled alike whether others of its strip are masked or not: its bits are its own.
+                if (plain) {
+                    if (!strip.whole) hide(row, strip.columns, low - from, high - from);
                     vf most = load(row);
                     for (int j = N; j < strip.columns; j += N) most = larger(load(row + j), most);
                     factor = c.scale;
                     top = horizontal_max(most) * factor;
                 } else {
-                    int low = 0, high = 0;
-                    if (!strip.whole) c.step.visible(s, token, low, high);
                     top = logits_of_row(layer, c.scale, row, strip.columns, from, low, high, strip.whole,
                                         first_head + line % group, s.position(token));
                 }

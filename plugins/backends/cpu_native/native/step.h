@@ -59,11 +59,11 @@ struct Step {
 
     // The keys that the query token sees.
     void visible(const Sequence &s, int token, int &low, int &high) const {
-        int position = s.position(token);
-        low = window ? std::max(0, position - window + 1) : 0;
+        const int64_t position = s.position(token);
+        low = window ? static_cast<int>(std::max<int64_t>(0, position - window + 1)) : 0;
         high = s.num_keys;
-        if (causal) high = std::min(high, position + 1);
-        else if (window) high = static_cast<int>(std::min<int64_t>(high, int64_t{position} + window));
+        if (causal) high = static_cast<int>(std::min<int64_t>(high, position + 1));
+        else if (window) high = static_cast<int>(std::min<int64_t>(high, position + window));
         if (high < low) high = low;
     }
 

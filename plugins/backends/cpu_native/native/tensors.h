@@ -74,6 +74,10 @@ Tensor read(nb::handle object, const char *name, int dimensions) {
                          " dimensions");
     if (!nb::cast<bool>(object.attr("is_cpu"))) refuse(name, std::string(name) + " is not on the CPU");
     t.data = reinterpret_cast<char *>(nb::cast<uintptr_t>(object.attr("data_ptr")()));
+    bool empty = false;
+    for (int i = 0; i < t.dimensions; i++) empty |= t.shape[i] == 0;
+    // What was taken away for a while (a resized storage) keeps its shape.
+    if (t.data == nullptr && !empty) refuse(name, std::string(name) + " of shape " + shape_text(t) + " has no memory");
     return t;
 }
 

@@ -199,7 +199,15 @@ inline vf exponential(vf x) {
 #endif
 }
 
-inline vf hyperbolic_tangent(vf x) { return 1.f - 2.f / (exponential(x + x) + 1.f); }
+// Near zero by a polynomial of its own: the difference of two ones there would leave a large soft cap few digits.
+inline vf hyperbolic_tangent(vf x) {
+    vf z = x * x;
+    vf p = -5.70499e-3f * z + 2.063909e-2f;
+    p = p * z - 5.373972e-2f;
+    p = p * z + 1.3331442e-1f;
+    p = p * z - 3.333328e-1f;
+    return z < 0.39f ? p * z * x + x : 1.f - 2.f / (exponential(x + x) + 1.f);
+}
 
 inline float horizontal_sum(vf v) {
 #if defined(__AVX512F__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +36,12 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _emptied(tensor: torch.Tensor) -> torch.Tensor:
+    empty = tensor.clone()
+    empty.untyped_storage().resize_(0)
+    return empty
+
+
 WRONG: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
     "query without heads": (_with("query", lambda t: t[:, 0]), ConfigError, "expected 3 dimensions"),
     "query of other heads": (_with("query", lambda t: t[:, :3]), ConfigError, r"query of shape \(5, 3, 32\)"),
@@ -59,6 +66,7 @@ WRONG: dict[str, tuple[Callable[[Any], None], type[Exception], str]] = {
         ConfigError,
         "the content has to be dense",
     ),
+    "a cache whose memory was taken": (_cache(_emptied, _same), ConfigError, "kv_cache of shape .* has no memory"),
     "no tensor": (lambda step: setattr(step, "query", step.query.tolist()), AttributeError, "has no attribute"),
 }
 
@@ -105,6 +113,25 @@ def test_a_slot_outside_the_cache_is_an_error(step: Any, slot: int) -> None:
     with pytest.raises(IndexError, match="out of bounds"):
         step.forward()
     assert _contents(step) == before
+
+
+@pytest.mark.parametrize("number", [1 << 32, -(1 << 32), 9 << 40])
+def test_a_table_of_64_bits_does_not_wrap(step: Any, number: int) -> None:
+    """What is no block in 64 bits is none in 32, in a batch that somebody put together by hand too."""
+    wide = step.batch.block_table.long()
+    wide[0, 1] = number
+    step.batch = replace(step.batch, block_table=wide)
+    with pytest.raises(IndexError, match="out of bounds"):
+        step.forward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bool, torch.int16])
+@pytest.mark.parametrize("name", ["block_table", "slot_mapping"])
+def test_tables_and_slots_are_whole_numbers(step: Any, name: str, dtype: torch.dtype) -> None:
+    """Those of another dtype are not rounded."""
+    step.batch = replace(step.batch, **{name: getattr(step.batch, name).to(dtype)})
+    with pytest.raises(ConfigError, match=f"{name} of .*: expected "):
+        step.forward()
 
 
 def test_entries_that_are_never_read_may_be_anything(random_step: Callable[..., Step]) -> None:
@@ -161,6 +188,9 @@ def test_a_batch_that_lacks_something_is_refused(backend: Any) -> None:
     [
         ({}, {"key_scale": 0.5}, "a cache of float32 has no scale"),
         ({"kv_cache_dtype": "int8"}, {"value_scale": 0.0}, "must be positive"),
+        ({"kv_cache_dtype": "int8"}, {"key_scale": torch.inf}, "must be positive and finite"),
+        ({}, {"scale": torch.nan}, "scale=nan: must be finite"),
+        ({}, {"scale": -torch.inf}, "scale=-inf: must be finite"),
         ({"sinks": True}, {}, "sinks missing"),
         ({}, {"sinks": torch.zeros(4)}, "sinks given"),
         ({"alibi": True}, {"alibi_slopes": torch.zeros(3)}, r"expected \(4,\), floating point"),

@@ -167,3 +167,43 @@ def test_a_step_without_tokens_changes_nothing(random_step: Callable[..., Any]) 
         out, lse = step.forward()
         assert out.shape == (0, 4, 32)
         assert lse.shape == (4, 0)
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_the_bits_of_a_row_do_not_depend_on_how_a_prefill_is_cut(random_step: Callable[..., Any], group: int) -> None:
+    """One thread or eight: other rows share an item, masked or not; neither result nor logarithm changes a bit."""
+    config = _config(
+        head_size=112, num_heads=group, num_kv_heads=1, dtype="bfloat16", block_size=16, batch_invariant=True
+    )
+    step = random_step(config, [333, 80], [700, 780])
+    layer = step.layer()
+    layer.most_threads = 8
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 3, 8):
+            torch.set_num_threads(threads)
+            plan = step.plan()
+            results.append(layer.forward(step.query, step.key, step.value, step.cache, plan, return_lse=True))
+    finally:
+        torch.set_num_threads(before)
+    for out, lse in results[1:]:
+        assert torch.equal(out, results[0][0])
+        assert torch.equal(lse, results[0][1])
+
+
+@pytest.mark.parametrize("soft_cap", [1e-3, 1e3, 1e6])
+def test_soft_caps_of_any_size_keep_their_digits(random_step: Callable[..., Any], soft_cap: float) -> None:
+    """A cap that is far above every logit changes nothing, and one far below makes all alike."""
+    random_step(_config(soft_cap=soft_cap), [1, 40], [60, 50]).check()
+
+
+@pytest.mark.parametrize("window", [(1 << 31) - 1, 1 << 31, 1 << 40])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_window_wider_than_any_sequence_hides_nothing(
+    random_step: Callable[..., Any], window: int, causal: bool
+) -> None:
+    """Also where queries stand before the first key."""
+    random_step(_config(sliding_window=window, causal=causal), [1, 20], [60, 30]).check()
+    config = _config(sliding_window=window, causal=causal, attention_type="encoder_decoder")
+    random_step(config, [5, 3], [2, 30], kv_lens=[2, 30]).check()

@@ -96,12 +96,17 @@ def site(tmp_path: Path) -> Path:
     return tmp_path / "site"
 
 
+def run_python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A fresh process that finds the copy first."""
+    search = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+
+
 def run(site: Path, first: str, user: int = 0) -> Any:
     """What importing the kernels comes to, in a fresh process, with `first` as the widest module it may take."""
-    search = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", IMPORT, first, str(user)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    done = run_python(site, "-c", IMPORT, first, str(user))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -211,3 +216,33 @@ def test_another_user_takes_what_it_can_read(site: Path) -> None:
     assert found["outcomes"][first] == "broken"
     assert "Permission denied" in found["reasons"][first]
     assert found["outcomes"][second] == "imported"
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("how", "remedy"),
+    [
+        ("half copied", "-> install again what it came with"),
+        ("a symbol of another Python's", "-> it was built for another Python"),
+        ("for another Python", "-> pip install --force-reinstall --no-deps hardpoint-cpu-native"),
+    ],
+)
+def test_the_doctors_first_lines_name_the_broken_module(site: Path, how: str, remedy: str) -> None:
+    """And its file, and what to do; what is used in its place stands below."""
+    pytest.importorskip("click")
+    pytest.importorskip("rich")
+    first, *others = runnable()
+    file = site / "hardpoint_cpu_native" / f"{first}{SUFFIX}"
+    if how == "for another Python":
+        file = file.rename(file.with_name(file.name.replace("cpython-3", "cpython-2")))
+    else:
+        break_it(file, how)
+    done = run_python(site, "-c", "from hardpoint.cli import main; main()", "doctor")
+    assert done.returncode == 0, done.stderr
+    # The layout breaks lines anywhere.
+    shown, _, below = "".join(done.stdout.split()).partition("Hardpoint0.")
+    state = "absent" if how == "for another Python" else "broken"
+    assert shown.startswith(f"WARNINGkernelmodulehardpoint_cpu_native.{first}is{state}:")
+    assert str(file) in shown
+    assert "".join(remedy.split()) in shown
+    assert [name for name in others if f"hardpoint_cpu_native.{name}imported" in below] == others[:1]

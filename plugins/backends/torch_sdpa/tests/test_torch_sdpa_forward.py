@@ -151,6 +151,16 @@ def test_long_chunked_prefills_agree_across_their_pieces(
     random_step(config, [600, 1, 270], [1000, 900, 270]).check()
 
 
+@pytest.mark.parametrize("scale", [-0.3, 0.0])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_scale_may_be_negative_or_zero(random_step: Callable[..., Any], scale: float, dtype: str) -> None:
+    """Where a layer is causal by itself torch masks before it scales: minus infinity must not be turned round."""
+    for options in ({}, {"block_size": None}):
+        step = random_step(_config(dtype=dtype, **options), [5, 5, 1, 9], [5, 5, 1, 9])
+        step.arguments["scale"] = scale
+        step.check()
+
+
 def test_sinks_of_minus_infinity_are_no_sinks(random_step: Callable[..., Any]) -> None:
     """The result is that of a layer without sinks, also for the heads beside them."""
     step = random_step(_config(sinks=True), **MIXED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +204,15 @@ def test_a_captured_prefill_is_not_replayed(dense_step: Callable[..., Any]) -> N
     plan.is_captured = True
     with pytest.raises(ConfigError, match="graphs are replayed of steps whose queries are all short"):
         plan.update(dense_step(_config(), [20], [20]).batch)
+
+
+def test_threads_may_run_layers_at_once(dense_step: Callable[..., Any]) -> None:
+    """Each gets its own sequences' answer, from the interpreter too, whose place in the grid is a global."""
+    steps = [dense_step(_config(sinks=True), [1, 2], [3, 2], seed=seed) for seed in range(3)]
+    with ThreadPoolExecutor(len(steps)) as pool:
+        found = list(pool.map(lambda step: step.forward()[0], steps))
+    for step, out in zip(steps, found, strict=True):
+        torch.testing.assert_close(out.double(), step.reference()[0], atol=2e-5, rtol=2e-5)
 
 
 def test_a_plan_leaves_the_batch_alone(dense_step: Callable[..., Any]) -> None:

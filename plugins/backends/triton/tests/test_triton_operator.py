@@ -51,7 +51,7 @@ def test_compiled_code_holds_one_operator_and_serves_every_step(
         for ours, theirs in zip(found if return_lse else [found], wanted if return_lse else [wanted], strict=True):
             torch.testing.assert_close(ours, theirs)
     assert len(graphs.operators) == 1
-    assert [name for name in graphs.operators[0] if "hardpoint" in name] == ["hardpoint_triton.attention.default"]
+    assert [name for name in graphs.operators[0] if "hardpoint" in name] == ["hardpoint.attention.default"]
 
 
 def test_the_operator_declares_what_it_changes(latent_step: Callable[..., Any]) -> None:
@@ -78,7 +78,7 @@ import sys
 from hardpoint.attention import AttentionConfig
 from hardpoint_triton.backend import TritonAttentionBackend
 TritonAttentionBackend.prepare(AttentionConfig(head_size=8, num_heads=2, dtype="float32", block_size=4), "cpu")
-assert "hardpoint_triton._operator" not in sys.modules
+assert "hardpoint.attention._kernel_operator" not in sys.modules
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "TRITON_INTERPRET": "1"})

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import hardpoint
-from hardpoint.errors import ResolutionError
+from hardpoint.errors import NoPlatformError, ResolutionError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hardpoint import Candidate, Machine
     from hardpoint.platforms import Platform
 
 GIB = 1 << 30
@@ -59,6 +60,24 @@ def resolve(spec: str, count: int = 1, **variables: str) -> Platform:
     return hardpoint.resolve(machine=hardpoint.simulate(spec, count=count, variables=variables)).platform
 
 
+def rejection(machine: Machine) -> Candidate:
+    """What became of CUDA on a machine that is another platform's, or none's where this plugin is alone."""
+    try:
+        resolution = hardpoint.resolve(machine=machine)
+    except NoPlatformError as error:
+        candidates = error.candidates
+    else:
+        assert resolution.platform.name != "cuda"
+        candidates = resolution.candidates
+    (candidate,) = (item for item in candidates if item.name == "cuda")
+    return candidate
+
+
+def codes(machine: Machine) -> list[str]:
+    """The codes of CUDA's rejection."""
+    return [str(reason.code) for reason in rejection(machine).reasons]
+
+
 def test_every_profile_is_known() -> None:
     """The table above has them all."""
     assert {profile.name for profile in hardpoint.list_profiles() if profile.platform == "cuda"} == {*KNOWN}
@@ -88,17 +107,14 @@ def test_device(name: str) -> None:
 @pytest.mark.parametrize(("mask", "numbers"), MASKS)
 @pytest.mark.parametrize("name", KNOWN)
 def test_masks(name: str, mask: str | None, numbers: list[int]) -> None:
-    """The devices that a mask leaves, in its order and with their own ids; none: the CPU, and `masked` says why."""
+    """The devices that a mask leaves, in its order and with their own ids; none: CUDA is out, and `masked` says why."""
     every = resolve(name, 4).devices
     variables = {} if mask is None else {"CUDA_VISIBLE_DEVICES": mask}
     machine = hardpoint.simulate(name, count=4, variables=variables)
-    resolution = hardpoint.resolve(machine=machine)
     if not numbers:
-        assert resolution.platform.name == "cpu"
-        (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
-        assert [reason.code for reason in candidate.reasons] == ["masked"]
+        assert codes(machine) == ["masked"]
         return
-    devices = resolution.platform.devices
+    devices = hardpoint.resolve(machine=machine).platform.devices
     assert [device.physical_id for device in devices] == numbers
     assert [device.uuid for device in devices] == [every[number].uuid for number in numbers]
     assert [device.pci_bus_id for device in devices] == [every[number].pci_bus_id for number in numbers]
@@ -143,6 +159,9 @@ def test_snapshot(name: str, mask: str | None, tmp_path: Path) -> None:
     again = hardpoint.read_snapshot(tmp_path / "machine.json")
     assert again.report == taken.report
     assert again.recompute().changes == ()
+    if mask in ("GPU-", ""):
+        assert codes(machine) == codes(again.machine())
+        return
     devices, replayed = (hardpoint.resolve(machine=item).platform.devices for item in (machine, again.machine()))
     assert [(device.name, device.capability, device.physical_id) for device in devices] == [
         (device.name, device.capability, device.physical_id) for device in replayed
@@ -152,11 +171,8 @@ def test_snapshot(name: str, mask: str | None, tmp_path: Path) -> None:
 def test_cpu_wheel_on_a_simulated_device() -> None:
     """Installed distributions are the caller's to say, and a torch for the CPU makes the devices unusable."""
     machine = hardpoint.simulate("h100", distributions={"torch": "2.13.0+cpu"})
-    resolution = hardpoint.resolve(machine=machine)
-    (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
-    assert resolution.platform.name == "cpu"
-    assert [reason.code for reason in candidate.reasons] == ["other_build"]
-    assert "CUDA 12.8" in (candidate.reasons[0].remedy or "")
+    assert codes(machine) == ["other_build"]
+    assert "CUDA 12.8" in (rejection(machine).reasons[0].remedy or "")
     with pytest.raises(ResolutionError, match="built for the CPU only"):
         hardpoint.resolve("cuda", machine=machine)
 
@@ -170,3 +186,19 @@ def test_no_torch_and_no_library_is_loaded() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "cuda []"
+
+
+@pytest.mark.parametrize(
+    ("mask", "remedy"),
+    [
+        ("", None), ("-1", None), ("NoDevFiles", None),
+        *((mask, "correct CUDA_VISIBLE_DEVICES, or unset it") for mask in ("GPU-typo", "7", "0,0", "abc", "MIG-x")),
+    ],
+)  # fmt: skip
+def test_a_mask_that_is_a_mistake_has_a_remedy(mask: str, remedy: str | None) -> None:
+    """B01, B03: it costs the platform a WARNING; hiding every device in one of the usual ways does not."""
+    machine = hardpoint.simulate("h100", count=2, variables={"CUDA_VISIBLE_DEVICES": mask})
+    resolution = hardpoint.resolve(machine=machine)
+    (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
+    assert [reason.remedy for reason in candidate.reasons] == [remedy]
+    assert resolution.is_fallback is (remedy is not None)

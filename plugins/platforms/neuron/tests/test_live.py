@@ -128,7 +128,10 @@ def test_absent(run: Callable[..., Any]) -> None:
         ("import a_module_that_is_not_there", "missing_dependency", "No module named 'a_module_that_is_not_there'"),
         ("raise ImportError('libnrt.so.1: undefined symbol: nrt_x')", "broken_import", "undefined symbol: nrt_x"),
         ("raise OSError('libnrt.so.1: cannot open shared object file')", "missing_library", "libnrt.so.1"),
-        ("raise RuntimeError('the driver is too old')", "broken_import", "does not load: the driver is too old"),
+        ("raise RuntimeError('the driver is too old')", "broken_import", "RuntimeError: the driver is too old"),
+        ("import torch_neuronx; torch_neuronx.gone", "broken_import", "does not load: AttributeError: "),
+        ("{}['NEURON_RT_ROOT']", "broken_import", "does not load: KeyError: 'NEURON_RT_ROOT'"),
+        ("def cut_off(", "broken_import", "does not load: SyntaxError: "),
     ],
 )
 def test_broken(run: Callable[..., Any], module: str, code: str, words: str) -> None:
@@ -139,14 +142,14 @@ def test_broken(run: Callable[..., Any], module: str, code: str, words: str) -> 
 
 
 def test_bug_in_it(run: Callable[..., Any]) -> None:
-    """Any other error in it is a bug, and passes as itself."""
+    """A recursion without end is a bug wherever it is, and passes as itself."""
     code = """
 try:
     hardpoint.resolve(machine=machine)
-except TypeError as error:
+except RecursionError as error:
     print(json.dumps([str(error), "platform/neuron" in error.__notes__[0]]))
 """
-    assert run(code, module="raise TypeError('a bug')") == ["a bug", True]
+    assert run(code, module="raise RecursionError('a bug')") == ["a bug", True]
 
 
 def test_strict(run: Callable[..., Any]) -> None:
@@ -219,6 +222,15 @@ def test_empty_mask(run: Callable[..., Any]) -> None:
     found = run(module="", NEURON_RT_VISIBLE_CORES="")
     assert (found["platform"], found["fallback"], found["texts"]) == ("plain", False, [])
     assert (found["outcome"], found["codes"]) == ("unusable", ["masked"])
+
+
+def test_mask_that_is_a_mistake(run: Callable[..., Any]) -> None:
+    """One that the runtime would not start with is a loss: one WARNING names it, and what is used instead."""
+    found = run(module="", NEURON_RT_VISIBLE_CORES="99")
+    assert (found["platform"], found["fallback"], found["codes"]) == ("plain", True, ["masked"])
+    (text,) = found["texts"]
+    assert "NEURON_RT_VISIBLE_CORES='99' leaves no core" in text
+    assert "using plain instead" in text
 
 
 def test_report(run: Callable[..., Any]) -> None:

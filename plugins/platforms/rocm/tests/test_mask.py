@@ -43,7 +43,7 @@ def test_composition(values: dict[str, str], expected: list[int]) -> None:
 
 def test_more_than_the_runtime_leaves() -> None:
     """B06: asking HIP for more devices than are left names both variables, whichever of HIP's it is."""
-    assert choose({ROCR: "1", HIP: "0,1"}, FOUR) == (
+    assert choose({ROCR: "1", HIP: "0,1"}, FOUR)[:4] == (
         (), (), "HIP_VISIBLE_DEVICES='0,1' asks for 2 devices, and ROCR_VISIBLE_DEVICES='1' leaves 1", (),
     )  # fmt: skip
     assert "CUDA_VISIBLE_DEVICES='0,1' asks for 2 devices" in str(choose({ROCR: "1", CUDA: "0,1"}, FOUR).refusal)
@@ -63,6 +63,13 @@ def test_two_that_disagree() -> None:
     (warning,) = choice.warnings
     assert warning.startswith("HIP_VISIBLE_DEVICES='0' and CUDA_VISIBLE_DEVICES='1' disagree, and HIP_VISIBLE_DEVICES")
     assert "CUDA_VISIBLE_DEVICES='1' disagree" in str(choose({HIP: "", CUDA: "1"}, FOUR).refusal)
+
+
+@pytest.mark.parametrize(("hip", "cuda"), [("0,1", "0, 1"), ("1", "1 "), ("1", "+1"), ("", "-1")])
+def test_two_that_say_the_same(hip: str, cuda: str) -> None:
+    """B06: texts that leave the same devices in the same order are no contradiction, however they are written."""
+    choice = choose({HIP: hip, CUDA: cuda}, FOUR)
+    assert "disagree" not in f"{choice.warnings} {choice.refusal}"
 
 
 @pytest.mark.parametrize("variable", [HIP, CUDA])
@@ -240,3 +247,19 @@ def test_against_torch_where_it_raises(torch_cuda: Any, hip: str, rocr: str) -> 
 def test_hips_own_reading(text: str, expected: tuple[int, ...]) -> None:
     """HIP leaves repetitions out, takes the first device that an id is a part of, and stops at a bad entry."""
     assert read_hip(text, FOUR) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "is_wish"),
+    [
+        ({ROCR: ""}, True), ({ROCR: "-1"}, True), ({HIP: "-1"}, True), ({CUDA: "none"}, True),
+        ({ROCR: "1", HIP: ""}, True), ({HIP: "", CUDA: ""}, True),
+        ({ROCR: "9"}, False), ({ROCR: "x"}, False), ({HIP: "9"}, False), ({HIP: "0,0"}, False), ({CUDA: "abc"}, False),
+        ({HIP: "", CUDA: "0"}, False), ({ROCR: "1", HIP: "0,1"}, False), ({ROCR: "1", HIP: "1"}, False),
+    ],
+)  # fmt: skip
+def test_what_leaves_nothing_is_a_wish_or_a_mistake(values: dict[str, str], is_wish: bool) -> None:
+    """B06: hiding every device in one of the usual ways is a wish, unless the other variable says otherwise."""
+    choice = choose(values, FOUR)
+    assert choice.refusal is not None
+    assert choice.is_wish is is_wish

@@ -165,6 +165,8 @@ class FakeHip:
         return self.bad_fork
 
     def memory_reserved(self, index: int) -> int:
+        if self.gone:
+            raise RuntimeError("HIP error: invalid device ordinal")
         return 700 + index
 
     def get_device_properties(self, index: int) -> Any:
@@ -202,7 +204,15 @@ def test_torch_is_asked_last(make_machine: Make, card: Card, fake_torch: Callabl
     fake_torch()
     assert (platform.get_device_total_memory(), platform.get_current_memory_usage()) == (9000, 700)
     fake_torch(gone=True)
-    assert platform.get_device_total_memory() is None
+    assert (platform.get_device_total_memory(), platform.get_current_memory_usage()) == (None, None)
+
+
+def test_torch_that_is_being_imported(make_machine: Make, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread is importing torch: it has no part for devices yet, and so has initialised none."""
+    platform = live(make_machine, card)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert (platform.get_device_total_memory(), platform.get_current_memory_usage()) == (None, None)
+    assert platform.recommended_start_method().name == "fork"
 
 
 @pytest.mark.parametrize(

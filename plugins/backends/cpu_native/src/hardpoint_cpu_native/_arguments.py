@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
@@ -27,13 +28,15 @@ def check_per_head(config: AttentionConfig, *, sinks: torch.Tensor | None, alibi
             )
 
 
-def check_scales(config: AttentionConfig, *, key_scale: float | None, value_scale: float | None) -> None:
-    """Positive, and only for a cache of 8-bit numbers. Errors: `ConfigError`."""
+def check_scales(config: AttentionConfig, *, scale: float, key_scale: float | None, value_scale: float | None) -> None:
+    """Finite; those of the cache positive, and only for one of 8-bit numbers. Errors: `ConfigError`."""
+    if not math.isfinite(scale):
+        raise ConfigError(f"scale={scale}: must be finite", field="scale")
     for name, factor in (("key_scale", key_scale), ("value_scale", value_scale)):
         if factor is not None and DTYPE_SIZE_BYTES[config.cache_dtype] != 1:
             raise ConfigError(f"{name}={factor}: a cache of {config.cache_dtype} has no scale", field=name)
-        if factor is not None and not factor > 0:
-            raise ConfigError(f"{name}={factor}: must be positive", field=name)
+        if factor is not None and not 0 < factor < math.inf:
+            raise ConfigError(f"{name}={factor}: must be positive and finite", field=name)
 
 
 def check_device(device: torch.device | str) -> None:

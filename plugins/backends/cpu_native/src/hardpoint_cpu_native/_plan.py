@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
@@ -11,6 +11,9 @@ from hardpoint.attention import AttentionPlan, _handles
 if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
     from hardpoint_cpu_native._kernels import Kernels, NativeStep
+
+# The kernels count in 32 bits; no sequence is longer, so a wider window hides no more.
+_MOST: Final = (1 << 31) - 1
 
 
 class CpuNativePlan(AttentionPlan):
@@ -43,13 +46,21 @@ class CpuNativePlan(AttentionPlan):
             block_size=block_size if table is not None else 0,
             bfloat=config.dtype == "bfloat16",
             causal=config.causal and batch.causal,
-            window=config.sliding_window or 0,
+            window=min(config.sliding_window or 0, _MOST),
             query_starts=batch.query_start_loc_host,
             seq_lens=batch.seq_lens_host,
             key_starts=batch.new_key_starts,
-            table=table if table is None or table.dtype == torch.int32 else table.to(torch.int32),
-            slots=slots if slots is None or slots.dtype == torch.int64 else slots.to(torch.int64),
+            table=_as(torch.int32, table),
+            slots=_as(torch.int64, slots),
             threads=torch.get_num_threads(),
         )
         self._block_size = block_size
         return self._step
+
+
+def _as(dtype: torch.dtype, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """Whole numbers in that width; one that does not fit stays outside the cache. What is none the kernels refuse."""
+    if tensor is None or tensor.dtype == dtype or tensor.dtype not in (torch.int32, torch.int64):
+        return tensor
+    limits = torch.iinfo(torch.int32)
+    return tensor.clamp(limits.min, limits.max).to(dtype)

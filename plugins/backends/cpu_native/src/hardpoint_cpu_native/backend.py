@@ -75,7 +75,7 @@ class CpuNativeBackend(AttentionBackend):
         if config.kind != "attention":
             raise ConfigError(f"cpu_native is for heads with keys of their own: {config.describe()}", field="kind")
         check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
-        check_scales(config, key_scale=key_scale, value_scale=value_scale)
+        check_scales(config, scale=scale, key_scale=key_scale, value_scale=value_scale)
         check_device(device)
         return CpuNativeLayer(
             config,

@@ -57,7 +57,7 @@ class CpuNativeMlaBackend(CpuNativeBackend):
         if value_scale is not None:
             raise ConfigError(f"value_scale={value_scale}: the latent is stored with key_scale", field="value_scale")
         check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
-        check_scales(config, key_scale=key_scale, value_scale=None)
+        check_scales(config, scale=scale, key_scale=key_scale, value_scale=None)
         check_device(device)
         return CpuNativeLayer(
             config,

@@ -15,8 +15,9 @@ from hardpoint_flex_attention._family import block_lists, roomy_base, roomy_tile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from hardpoint.attention._kernel_shares import Share
     from hardpoint_flex_attention._family import Family
-    from hardpoint_flex_attention._plan import FlexPlan, Share
+    from hardpoint_flex_attention._plan import FlexPlan
 
 # Further than any two positions are apart, and a sum of two fits 32 bits.
 _FAR = 1 << 29

@@ -12,13 +12,6 @@ if TYPE_CHECKING:
     from hardpoint_flex_attention._group import Group
 
 
-def write(cache: torch.Tensor, rows: torch.Tensor, slots: torch.Tensor, kept: torch.Tensor | None) -> None:
-    """Store new rows ``(tokens, heads, content)`` in a cache ``(block, token, head, content)``."""
-    new = rows[: len(slots)] if kept is None else rows[kept]
-    size = cache.shape[1]
-    cache.index_put_((slots // size, slots % size), new.to(cache.dtype))
-
-
 def in_place(group: Group, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The cache as the kernel reads it, ``(1, heads, tokens, content)``; None: it must be gathered.
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
-from hardpoint.errors import ConfigError, EnvironmentFailure
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
+from hardpoint.attention._kernel_smallest import check_device
+from hardpoint.errors import ConfigError
 from hardpoint_flex_attention._compiled import call
 from hardpoint_flex_attention._family import Family
 from hardpoint_flex_attention._layer import FlexAttentionLayer
@@ -31,13 +33,7 @@ class FlexAttentionBackend(AttentionBackend):
     def prepare(cls, config: AttentionConfig, device: torch.device | str) -> None:
         """Compile. Errors: `EnvironmentFailure` where nothing can be compiled for the device."""
         device = torch.device(device)
-        try:
-            torch.zeros(1, dtype=getattr(torch, config.dtype), device=device)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            # torch says it in several ways: no such device, built without it, no such dtype there.
-            raise EnvironmentFailure(
-                f"torch {torch.__version__} has no {config.dtype} on {device}: {error}", code="no_device"
-            ) from error
+        check_device(device, config.dtype)
         families = [Family.prefill(config, device)]
         if config.block_size is not None:
             families.append(Family.decode(config, device, config.block_size))
@@ -80,21 +76,8 @@ class FlexAttentionBackend(AttentionBackend):
         """Build one layer. Errors: `ConfigError` as the contract says."""
         if config.kind != "attention" or config.cache_dtype != config.dtype:
             raise ConfigError(f"flex_attention cannot do {config.describe()}", field="kv_cache_dtype")
-        for name, tensor, asked in (("sinks", sinks, config.sinks), ("alibi_slopes", alibi_slopes, config.alibi)):
-            if asked != (tensor is not None):
-                raise ConfigError(
-                    f"{name} {'missing' if asked else 'given'}: the config says {name.split('_', 1)[0]}={asked}",
-                    field=name,
-                )
-            if tensor is not None and (tuple(tensor.shape) != (config.num_heads,) or not tensor.is_floating_point()):
-                raise ConfigError(
-                    f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}: "
-                    f"expected ({config.num_heads},), floating point",
-                    field=name,
-                )
-        for name, factor in (("key_scale", key_scale), ("value_scale", value_scale)):
-            if factor is not None:
-                raise ConfigError(f"{name}={factor}: a cache of {config.cache_dtype} has no scale", field=name)
+        check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
         return FlexAttentionLayer(
             config, scale=scale, device=torch.device(device), sinks=sinks, alibi_slopes=alibi_slopes
         )

@@ -1,4 +1,4 @@
-"""The paged cache: writing a step's new rows, and gathering the blocks of some sequences into dense memory."""
+"""The paged cache: gathering the blocks of some sequences into dense memory."""
 
 from __future__ import annotations
 
@@ -112,41 +112,3 @@ def _memory_rows(cache: torch.Tensor, row: int) -> torch.Tensor:
 def _as_bytes(cache: torch.Tensor) -> torch.Tensor:
     # Few operators know the 8-bit floats.
     return cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
-
-
-class Slots:
-    """Where a step's new rows go: ``slot_mapping`` without those that go nowhere."""
-
-    def __init__(self, slot_mapping: torch.Tensor, count: int) -> None:
-        slots = slot_mapping[:count]
-        kept = slots >= 0
-        self.rows = None if bool(kept.all()) else kept.nonzero().flatten()
-        self.slots = slots if self.rows is None else slots[self.rows]
-        self.count = count
-        self._split: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def split(self, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Block numbers, and offsets inside them."""
-        found = self._split.get(block_size)
-        if found is None:
-            found = self._split[block_size] = (self.slots // block_size, self.slots % block_size)
-        return found
-
-
-def write(cache: torch.Tensor, rows: torch.Tensor, slots: Slots, factor: float | None) -> None:
-    """Store new rows ``(tokens, heads, content)`` as value / factor, rounded to the nearest and saturated."""
-    new = rows[: slots.count] if slots.rows is None else rows[slots.rows]
-    if cache.dtype.itemsize == 1:
-        new = _quantised(new, cache.dtype, factor)
-    block, offset = slots.split(cache.shape[2])
-    _as_bytes(cache).transpose(1, 2).index_put_((block, offset), _as_bytes(new.to(cache.dtype)))
-
-
-def _quantised(rows: torch.Tensor, dtype: torch.dtype, factor: float | None) -> torch.Tensor:
-    if factor is not None:
-        # Divided in more digits than are kept, so that the result is rounded once.
-        rows = (rows.float() if rows.device.type == "mps" else rows.double()) / factor
-    if dtype == torch.int8:
-        return rows.round().clamp(-128, 127)
-    limits = torch.finfo(dtype)
-    return rows.clamp(limits.min, limits.max)

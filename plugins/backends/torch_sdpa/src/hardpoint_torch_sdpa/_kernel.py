@@ -29,6 +29,9 @@ def attend(
     `mask` is additive and broadcasts; `causal` aligns to the start, as torch does, so q must equal k. All of one dtype,
     last axis dense, k > 0. Rows whose mask is minus infinity throughout have no defined result.
     """
+    if causal and scale <= 0:
+        # torch's CPU kernel masks before it scales: minus infinity would turn into NaN, or into infinity.
+        query, scale = (torch.zeros_like(query), 1.0) if scale == 0 else (-query, -scale)
     if soft_cap is not None:
         return attend_capped(query, key, value, mask=mask, causal=causal, scale=scale, soft_cap=soft_cap)
     v_head_size = value.shape[-1]

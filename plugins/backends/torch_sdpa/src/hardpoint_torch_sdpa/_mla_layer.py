@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hardpoint.errors import ConfigError
 from hardpoint_torch_sdpa._layer import TorchSdpaLayer
 
 if TYPE_CHECKING:
@@ -12,35 +11,18 @@ if TYPE_CHECKING:
 
     import torch
 
-    from hardpoint_torch_sdpa._plan import SdpaPlan
+    from hardpoint.attention import AttentionConfig
 
 
 class TorchMlaLayer(TorchSdpaLayer):
     """Built by `TorchMlaBackend.create_layer`. A latent is gathered once, and is key and value to the kernel."""
+
+    @staticmethod
+    def _blocks(config: AttentionConfig) -> list[tuple[str, tuple[int | None, ...]]]:
+        return [("latent", (config.block_size, config.head_size))]
 
     def _with_heads(
         self, key: torch.Tensor | None, value: torch.Tensor | None, kv_cache: Sequence[torch.Tensor] | None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, Sequence[torch.Tensor] | None]:
         caches = None if kv_cache is None else [cache.unsqueeze(1) for cache in kv_cache]
         return None if key is None else key.unsqueeze(1), value, caches
-
-    def _check_keys(
-        self,
-        key: torch.Tensor | None,
-        value: torch.Tensor | None,
-        kv_cache: Sequence[torch.Tensor] | None,
-        plan: SdpaPlan,
-    ) -> None:
-        size = self.config.head_size
-        if value is not None:
-            raise ConfigError("the latent form has no value: it is part of the latent", field="value")
-        if key is not None:
-            self._check_rows("key", key, (size,), plan.num_new_keys)
-        if kv_cache is None:
-            return
-        if len(kv_cache) != 1 or kv_cache[0].ndim != 3:
-            shapes = [tuple(cache.shape) for cache in kv_cache]
-            raise ConfigError(
-                f"cache tensors of shapes {shapes}: expected one of (blocks, tokens, {size})", field="kv_cache"
-            )
-        self._check_cache("latent", kv_cache[0], (self.config.block_size or kv_cache[0].shape[1], size))

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import DTYPE_SIZE_BYTES, AttentionPlan, _handles
-from hardpoint.errors import ConfigError
-from hardpoint_torch_sdpa._cache import Blocks, Slots
+from hardpoint.attention import DTYPE_SIZE_BYTES
+from hardpoint.attention._kernel_layer import KernelPlan
+from hardpoint_torch_sdpa._cache import Blocks
 from hardpoint_torch_sdpa._masks import MaskTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention._kernel_shares import Share
 
 # Gathered bytes of one call, which bound the scratch memory. Larger groups of sequences fall out of a CPU's caches
 # between gathering and attending (measured: up to a fifth slower alone); smaller ones make threads wait for one another
@@ -24,21 +24,6 @@ _GROUP_BYTES_PER_THREAD = 32 << 20
 _GROUP_BYTES = 256 << 20
 # Padding that costs less than another call would.
 _PADDING_BYTES = 512 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One sequence's share of the step: query rows ``first … end-1``, and the keys ``low … num_keys-1`` that they see.
-
-    `position` is that of the first row. Rows that see nothing are left out.
-    """
-
-    number: int
-    first: int
-    end: int
-    position: int
-    low: int
-    num_keys: int
 
 
 @dataclass(slots=True)
@@ -74,67 +59,21 @@ class Equals:
 Job = Decodes | Alone | Equals
 
 
-class SdpaPlan(AttentionPlan):
+class SdpaPlan(KernelPlan):
     """A step's calls. Those through the cache depend on its block size, so they are made when that is known."""
 
-    def __init__(self, config: AttentionConfig, batch: AttentionBatch) -> None:
-        self.config = config
-        self.handle = torch.tensor(_handles.register(self))
-        self.update(batch)
-
-    def update(self, batch: AttentionBatch) -> None:
-        """Work it all out anew."""
-        config = self.config
-        self.batch = batch
+    def prepare(self) -> None:
+        """Work out the calls. Errors: `ConfigError` where the batch does not fit the config."""
+        config, batch = self.config, self.batch
         self.device = batch.query_start_loc.device
-        self.num_tokens = batch.num_actual_tokens
-        self.causal = config.causal and batch.causal
-        starts = batch.kv_start_loc_host or batch.query_start_loc_host
-        self.num_new_keys = starts[-1]
-        self._new_key_starts = starts
         self._by_block_size: dict[int, list[Job]] = {}
         self._without_cache: list[Job] | None = None
-        self._slots: Slots | None = None
-        self.blank: list[slice] = []
-        self.sequences = list(self._share())
         reach = batch.max_seq_len + batch.max_query_len
         self.masks = MaskTemplate(causal=self.causal, window=config.sliding_window, reach=reach, device=self.device)
         if batch.block_table is None:
             self.jobs(None)
         elif config.block_size is not None:
             self.jobs(config.block_size)
-
-    def _share(self) -> Iterator[Share]:
-        batch, window = self.batch, self.config.sliding_window
-        starts = batch.query_start_loc_host
-        for number, num_keys in enumerate(batch.seq_lens_host):
-            first, end = starts[number], starts[number + 1]
-            position = num_keys - (end - first)
-            # Queries align to the end: with more queries than keys the first ones lie before all keys.
-            blind = 0
-            if num_keys == 0:
-                blind = end - first
-            elif self.causal:
-                blind = max(0, -position)
-            elif window is not None:
-                blind = max(0, 1 - window - position)
-            if blind:
-                self.blank.append(slice(first, min(first + blind, end)))
-            if first + blind < end:
-                position += blind
-                low = 0 if window is None else max(0, position - window + 1)
-                yield Share(number=number, first=first + blind, end=end, position=position, low=low, num_keys=num_keys)
-
-    @property
-    def slots(self) -> Slots:
-        """Where the step's new rows go. Errors: `ConfigError` where the batch does not say."""
-        if self._slots is None:
-            mapping = self.batch.slot_mapping
-            if mapping is None or mapping.shape[0] < self.num_new_keys:
-                given = "none" if mapping is None else str(mapping.shape[0])
-                raise ConfigError(f"{self.num_new_keys} new keys, slot_mapping has {given}", field="slot_mapping")
-            self._slots = Slots(mapping, self.num_new_keys)
-        return self._slots
 
     def jobs(self, block_size: int | None) -> list[Job]:
         """The calls of the step, through a cache of that block size or (None) over the new keys alone."""
@@ -148,14 +87,8 @@ class SdpaPlan(AttentionPlan):
         return found
 
     def _jobs_without_cache(self) -> Iterator[Job]:
-        starts, sequences = self._new_key_starts, self.sequences
-        for sequence in sequences:
-            new = starts[sequence.number + 1] - starts[sequence.number]
-            if new != sequence.num_keys:
-                raise ConfigError(
-                    f"sequence {sequence.number}: {new} new keys of {sequence.num_keys}, and no cache for the rest",
-                    field="seq_lens",
-                )
+        self.check_keys(None)
+        starts, sequences = self.batch.new_key_starts, self.shares
         done = 0
         while done < len(sequences):
             sequence = sequences[done]
@@ -169,7 +102,7 @@ class SdpaPlan(AttentionPlan):
             done += equals
 
     def _equal_neighbours(self, index: int) -> int:
-        config, sequences = self.config, self.sequences
+        config, sequences = self.config, self.shares
         if config.batch_invariant or config.alibi or config.sliding_window is not None:
             return 1
         count, length = 0, sequences[index].num_keys
@@ -184,20 +117,11 @@ class SdpaPlan(AttentionPlan):
         return max(1, count)
 
     def _jobs_with_cache(self, block_size: int) -> Iterator[Job]:
-        table = self.batch.block_table
-        if table is None:
-            raise ConfigError("a cache needs batch.block_table", field="block_table")
-        for sequence in self.sequences:
-            if (needed := -(-sequence.num_keys // block_size)) > table.shape[1]:
-                raise ConfigError(
-                    f"sequence {sequence.number}: {sequence.num_keys} keys need {needed} blocks of {block_size}, "
-                    f"its block_table has {table.shape[1]}",
-                    field="block_table",
-                )
-        single = [] if self.config.batch_invariant else [s for s in self.sequences if s.end - s.first == 1]
+        self.check_keys(block_size)
+        single = [] if self.config.batch_invariant else [s for s in self.shares if s.end - s.first == 1]
         for group in self._grouped(single, block_size):
             yield self._decodes(group, block_size)
-        for sequence in self.sequences:
+        for sequence in self.shares:
             if self.config.batch_invariant or sequence.end - sequence.first > 1:
                 yield Alone(sequence, self._blocks([sequence], block_size), None)
 
@@ -251,7 +175,7 @@ class SdpaPlan(AttentionPlan):
 
     def _blocks(self, group: Sequence[Share], block_size: int) -> Blocks:
         table = self.batch.block_table
-        assert table is not None  # noqa: S101  # for the type checker: `_jobs_with_cache` has looked
+        assert table is not None  # noqa: S101  # for the type checker: `check_keys` has looked
         width = max(_num_blocks(sequence, block_size) for sequence in group)
         firsts = [sequence.low // block_size for sequence in group]
         offsets = tuple(sequence.low % block_size for sequence in group)

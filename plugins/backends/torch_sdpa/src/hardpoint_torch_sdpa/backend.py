@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint._reasons import Reason, ReasonCode
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
-from hardpoint.errors import ConfigError, EnvironmentFailure
-from hardpoint_torch_sdpa._arguments import check_per_head, check_scales
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
+from hardpoint.attention._kernel_smallest import check_device, run_smallest
+from hardpoint.errors import ConfigError
 from hardpoint_torch_sdpa._layer import TorchSdpaLayer
 from hardpoint_torch_sdpa._plan import SdpaPlan
-from hardpoint_torch_sdpa._smallest import run_smallest
 
 if TYPE_CHECKING:
     from hardpoint._capability import DeviceCapability
@@ -33,7 +33,6 @@ class TorchSdpaBackend(AttentionBackend):
     """
 
     graph_support = GraphSupport.NEVER
-    kernel: ClassVar[str] = "scaled_dot_product_attention"
 
     @classmethod
     def validate_configuration(
@@ -54,24 +53,8 @@ class TorchSdpaBackend(AttentionBackend):
     @classmethod
     def prepare(cls, config: AttentionConfig, device: torch.device | str) -> None:
         """Run the smallest step, so that what the device cannot do is met here."""
-        try:
-            probe = torch.zeros(1, dtype=getattr(torch, config.dtype), device=device)
-            torch.zeros(1, dtype=getattr(torch, config.cache_dtype), device=device)
-        except (RuntimeError, AssertionError, TypeError) as error:
-            # torch says it in several ways: no such device, built without it, no such dtype there.
-            raise EnvironmentFailure(
-                f"torch {torch.__version__} has no {config.dtype} or {config.cache_dtype} on {device}: {error}",
-                code="no_device",
-            ) from error
-        try:
-            run_smallest(cls, config, probe.device)
-        except RuntimeError as error:
-            if isinstance(error, (ConfigError, RecursionError)):
-                raise
-            raise EnvironmentFailure(
-                f"{cls.kernel} does not run on {device} for {config.describe()}: {error}",
-                code="kernel_missing",
-            ) from error
+        check_device(device, config.dtype, config.cache_dtype)
+        run_smallest(cls, config, device)
 
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hardpoint.attention import CacheTensorSpec, KVCacheSpec
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
 from hardpoint.errors import ConfigError
-from hardpoint_torch_sdpa._arguments import check_per_head, check_scales
 from hardpoint_torch_sdpa._mla_layer import TorchMlaLayer
 from hardpoint_torch_sdpa.backend import TorchSdpaBackend
 
@@ -21,8 +21,6 @@ class TorchMlaBackend(TorchSdpaBackend):
 
     A soft cap, for which torch's kernel has no place, is multiplied out in float32.
     """
-
-    kernel: ClassVar[str] = "attention over the latent"
 
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
@@ -59,10 +57,8 @@ class TorchMlaBackend(TorchSdpaBackend):
 
         if config.kind != "mla_attention":
             raise ConfigError(f"torch_mla is for the latent form: {config.describe()}", field="kind")
-        if value_scale is not None:
-            raise ConfigError(f"value_scale={value_scale}: the latent is stored with key_scale", field="value_scale")
         check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
-        check_scales(config, key_scale=key_scale, value_scale=None)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
         return TorchMlaLayer(
             config,
             scale=scale,

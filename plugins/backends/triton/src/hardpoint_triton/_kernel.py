@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,10 @@ from triton.runtime.jit import JITFunction  # noqa: TID253  # as triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+
+# The interpreter keeps the program's place in its grid, and Triton's language as patched for it, in globals.
+_interpreter = threading.Lock()
 
 
 def interpreting() -> bool:
@@ -57,7 +62,8 @@ class Launch:
         if not all(self.grid):
             return
         if interpreted:
-            self.kernel.interpreted[self.grid](**self.arguments)
+            with _interpreter:
+                self.kernel.interpreted[self.grid](**self.arguments)
             return
         self.kernel.compiled[self.grid](
             **self.arguments, num_warps=self.num_warps, num_stages=self.num_stages, enable_fp_fusion=True

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionPlan, _handles
+from hardpoint.attention._kernel_checks import check_table
+from hardpoint.attention._kernel_forward import OpaquePlan
 from hardpoint.errors import ConfigError
 from hardpoint_triton._hardware import Hardware, hardware_of
 from hardpoint_triton._tiles import DECODE, PREFILL, Part, Tile, choose, padded, split_head, split_latent
@@ -78,16 +79,15 @@ def shape_of(config: AttentionConfig, hardware: Hardware, phase: str) -> Shape:
     )
 
 
-class TritonPlan(AttentionPlan):
+class TritonPlan(OpaquePlan):
     """A step's programs. `hardware`: for another device than the batch's own, to compile and not to run."""
 
     def __init__(self, config: AttentionConfig, batch: AttentionBatch, hardware: Hardware | None = None) -> None:
-        self.config = config
+        super().__init__(config)
         self.device = batch.query_start_loc.device
         self.hardware = hardware_of(self.device) if hardware is None else hardware
         self.decode = shape_of(config, self.hardware, DECODE)
         self.prefill = shape_of(config, self.hardware, PREFILL)
-        self.handle = torch.tensor(_handles.register(self))
         self.is_captured = False
         """Set by a forward that a graph was being captured of: from then on nothing of the launches may change."""
         self._build(batch)
@@ -132,12 +132,10 @@ class TritonPlan(AttentionPlan):
         return None
 
     def _read_host(self, batch: AttentionBatch) -> None:
+        self.batch = batch
         self.num_tokens = batch.num_actual_tokens
-        self.num_new_keys = batch.new_key_starts[-1]
-        self.new_key_starts = batch.new_key_starts
-        self.seq_lens_host = batch.seq_lens_host
-        if self.block_table is not None and self.config.block_size is not None:
-            self.check_table(self.config.block_size)
+        if batch.block_table is not None and self.config.block_size is not None:
+            check_table(batch, self.config.block_size)
 
     def _build(self, batch: AttentionBatch) -> None:
         self._batch_causal = batch.causal
@@ -217,29 +215,6 @@ class TritonPlan(AttentionPlan):
 
     def _work(self, items: list[tuple[int, int]]) -> torch.Tensor:
         return torch.tensor(items, dtype=torch.int32).to(self.device, non_blocking=True)
-
-    def check_table(self, block_size: int) -> None:
-        """Errors: `ConfigError` where a sequence's keys do not lie in its blocks of that size."""
-        if self.block_table is None:
-            raise ConfigError("a cache needs batch.block_table", field="block_table")
-        width = self.block_table.shape[1]
-        for number, num_keys in enumerate(self.seq_lens_host):
-            if (needed := -(-num_keys // block_size)) > width:
-                raise ConfigError(
-                    f"sequence {number}: {num_keys} keys need {needed} blocks of {block_size}, "
-                    f"its block_table has {width}",
-                    field="block_table",
-                )
-
-    def check_new_keys(self) -> None:
-        """Errors: `ConfigError` where, without a cache, a sequence has more keys than the step's new ones."""
-        starts = self.new_key_starts
-        for number, num_keys in enumerate(self.seq_lens_host):
-            new = starts[number + 1] - starts[number]
-            if new != num_keys:
-                raise ConfigError(
-                    f"sequence {number}: {new} new keys of {num_keys}, and no cache for the rest", field="seq_lens"
-                )
 
 
 def _copy_starts(ours: torch.Tensor, theirs: torch.Tensor, count: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBatch
-from hardpoint.errors import EnvironmentFailure
+from hardpoint.attention._kernel_smallest import check_device
 from hardpoint_triton._failures import as_environment_failures
 from hardpoint_triton._plan import TritonPlan
 
@@ -21,17 +21,9 @@ def prepare(backend: type[AttentionBackend], config: AttentionConfig, device: to
 
     One kind of specialisation is left for later: Triton for AMD makes a kernel of its own for tensors above 2 GiB.
     """
-    try:
-        probe = torch.zeros(1, dtype=getattr(torch, config.dtype), device=device)
-        torch.zeros(1, dtype=getattr(torch, config.cache_dtype), device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        # torch says it in several ways: no such device, built without it, no such dtype there.
-        raise EnvironmentFailure(
-            f"torch {torch.__version__} has no {config.dtype} or {config.cache_dtype} on {device}: {error}",
-            code="no_device",
-        ) from error
+    check_device(device, config.dtype, config.cache_dtype)
     with as_environment_failures(f"run on {device} for {config.describe()}"):
-        _run(backend, config, probe.device)
+        _run(backend, config, torch.device(device))
 
 
 def _run(backend: type[AttentionBackend], config: AttentionConfig, device: torch.device) -> None:

@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
+from hardpoint._importing import import_library
 from hardpoint._reasons import Reason, ReasonCode
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
 from hardpoint.errors import ConfigError
-from hardpoint_triton._kernel import interpreting
-from hardpoint_triton._layer import TritonLayer
-from hardpoint_triton._plan import TritonPlan
+
+# First: where it cannot start, that is the environment's failure, and all of the following import it.
+import_library("triton")
+
+from hardpoint_triton._kernel import interpreting  # noqa: E402
+from hardpoint_triton._layer import TritonLayer  # noqa: E402
+from hardpoint_triton._plan import TritonPlan  # noqa: E402
 
 if TYPE_CHECKING:
     from hardpoint._capability import DeviceCapability
@@ -84,16 +90,8 @@ class _TritonBackend(AttentionBackend):
         """Build one layer. Errors: `ConfigError` as the contract says."""
         if config.kind != cls.kind:
             raise ConfigError(f"{cls.__name__} is for kind={cls.kind!r}, not {config.kind!r}", field="kind")
-        for name, tensor, asked in (("sinks", sinks, config.sinks), ("alibi_slopes", alibi_slopes, config.alibi)):
-            _check_per_head(name, tensor, asked=asked, num_heads=config.num_heads)
-        quantised = getattr(torch, config.cache_dtype).itemsize == 1
-        for name, factor in (("key_scale", key_scale), ("value_scale", value_scale)):
-            if factor is not None and not quantised:
-                raise ConfigError(f"{name}={factor}: a cache of {config.cache_dtype} has no scale", field=name)
-            if factor is not None and not factor > 0:
-                raise ConfigError(f"{name}={factor}: must be positive", field=name)
-        if value_scale is not None and config.kind == "mla_attention":
-            raise ConfigError("value_scale: the latent is stored with key_scale", field="value_scale")
+        check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
         return TritonLayer(
             config,
             scale=scale,
@@ -154,15 +152,3 @@ def _block_size(config: AttentionConfig) -> int:
     if config.block_size is None:
         raise ConfigError("a cache needs block_size", field="block_size")
     return config.block_size
-
-
-def _check_per_head(name: str, tensor: torch.Tensor | None, *, asked: bool, num_heads: int) -> None:
-    if asked != (tensor is not None):
-        raise ConfigError(
-            f"{name} {'missing' if asked else 'given'}: the config says {name.split('_', 1)[0]}={asked}", field=name
-        )
-    if tensor is not None and (tuple(tensor.shape) != (num_heads,) or not tensor.is_floating_point()):
-        raise ConfigError(
-            f"{name} of shape {tuple(tensor.shape)} and {tensor.dtype}: expected ({num_heads},), floating point",
-            field=name,
-        )

@@ -48,8 +48,12 @@ BUILDS: Final = (
     _Build(name="hardpoint_cpu_native._avx512_bf16", family=X86, features=_AVX512_BF16),
     _Build(name="hardpoint_cpu_native._avx512", family=X86, features=_AVX512),
     _Build(name="hardpoint_cpu_native._avx2", family=X86, features=_AVX2),
-    # Built with the BF16 extension, so a NEON without it is not enough.
-    _Build(name="hardpoint_cpu_native._neon", family=ARM, features=("asimd", "bf16")),
+    # Built for Armv8.2-A, whose atomics and rounding products the compiler uses, with half precision and BF16.
+    _Build(
+        name="hardpoint_cpu_native._neon",
+        family=ARM,
+        features=("asimd", "atomics", "asimdrdm", "fphp", "asimdhp", "bf16"),
+    ),
 )
 
 

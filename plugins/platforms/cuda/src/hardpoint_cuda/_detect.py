@@ -221,6 +221,7 @@ def _masked(mask: _mask.Mask, fault: str | None, *, leaves_some: bool = False) -
         message=f"{_mask.VARIABLE}={mask.text!r} {what}: {fault or 'empty'}",
         requested=mask.text,
         accepted="numbers, ids of devices (GPU-…) or of MIG instances (MIG-…), separated by commas, each once",
+        remedy=None if mask.is_wish else f"correct {_mask.VARIABLE}, or unset it",
     )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from hardpoint._importing import import_library
+from hardpoint._probing import describe_error
 from hardpoint.errors import EnvironmentFailure
 from hardpoint_cuda._library import Foreign, loaded_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 # NVML's error codes (nvml.h): what each is under the failure rule. All others are the driver's.
@@ -25,6 +27,8 @@ _CODES: Final = {4: "permission", 6: "no_device", 10: "timeout", _LIBRARY_NOT_FO
 # nvmlGpuP2PCapsIndex_t and nvmlGpuP2PStatus_t. Of the first, pynvml has tuples: there is a comma too much.
 _READ, _WRITE, _NVLINK = 0, 1, 2
 _PEERS: Final = 0
+_MIG_ENABLED: Final = 1
+_INSTALL: Final = "uninstall pynvml, which brings a module of that name too; pip install --force-reinstall nvidia-ml-py"
 _REMEDIES: Final = {
     4: "let this user open the device nodes /dev/nvidia*",
     9: "load the kernel module nvidia, or start the container with the NVIDIA runtime",
@@ -39,17 +43,17 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
     """
     with _session() as nvml:
         devices, problems = [], []
-        for index in range(_required(nvml, "count the devices", nvml.nvmlDeviceGetCount)):
+        count = _required(nvml, "count the devices", "nvmlDeviceGetCount")
+        for index in range(count if isinstance(count, int) else 0):
             try:
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                handle = _required(nvml, f"open device {index}", "nvmlDeviceGetHandleByIndex", index)
                 devices.append(_read_device(nvml, index, handle))
-            except nvml.NVMLError as error:
-                failure = _failure(nvml, error, f"open device {index}")
+            except EnvironmentFailure as failure:
                 problems.append({"index": index, "code": str(failure.code), "message": failure.message})
-        cuda = _optional(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+        cuda = _optional(nvml, "tell its version", "nvmlSystemGetCudaDriverVersion_v2")
         return {
             "library": _path(nvml),
-            "driver_version": _optional(nvml, nvml.nvmlSystemGetDriverVersion),
+            "driver_version": _optional(nvml, "tell its version", "nvmlSystemGetDriverVersion"),
             # 12080 is 12.8.
             "cuda_version": [cuda // 1000, cuda % 1000 // 10] if cuda else None,
             "devices": devices,
@@ -60,18 +64,18 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
 def read_memory_used(uuid: str) -> int | None:
     """Bytes in use on a device, by all processes; None where NVML does not count them (memory shared with the CPU)."""
     with _session() as nvml:
-        handle = _required(nvml, f"find {uuid}", nvml.nvmlDeviceGetHandleByUUID, uuid)
-        memory = _optional(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        handle = _required(nvml, f"find {uuid}", "nvmlDeviceGetHandleByUUID", uuid)
+        memory = _optional(nvml, f"read {uuid}", "nvmlDeviceGetMemoryInfo", handle)
         return None if memory is None else int(memory.used)
 
 
 def read_peers(uuid: str, other: str) -> dict[str, bool | None]:
     """Whether two devices reach each other's memory (``access``), and whether over NVLink (``nvlink``)."""
     with _session() as nvml:
-        one, two = (_required(nvml, f"find {name}", nvml.nvmlDeviceGetHandleByUUID, name) for name in (uuid, other))
+        one, two = (_required(nvml, f"find {name}", "nvmlDeviceGetHandleByUUID", name) for name in (uuid, other))
 
         def status(index: int) -> bool | None:
-            found = _optional(nvml, nvml.nvmlDeviceGetP2PStatus, one, two, index)
+            found = _optional(nvml, f"read {uuid}", "nvmlDeviceGetP2PStatus", one, two, index)
             return None if found is None else bool(found == _PEERS)
 
         read, write = status(_READ), status(_WRITE)
@@ -83,62 +87,60 @@ def read_peers(uuid: str, other: str) -> dict[str, bool | None]:
 
 @contextmanager
 def _session() -> Iterator[Foreign]:
-    import pynvml
-
-    _required(pynvml, "initialise", pynvml.nvmlInit)
+    nvml = import_library("pynvml", remedy=_INSTALL)
+    _required(nvml, "initialise", "nvmlInit")
     try:
-        yield pynvml
-    except pynvml.NVMLError as error:
-        # A device that was lost between two questions.
-        raise _failure(pynvml, error, "go on") from error
+        yield nvml
     finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+        with suppress(EnvironmentFailure):
+            _required(nvml, "shut down", "nvmlShutdown")
 
 
 def _read_device(nvml: Foreign, index: int, handle: Foreign) -> dict[str, Any]:
-    """One device. Errors: `NVMLError` where it is gone; what else NVML does not tell is None."""
-    memory, unified = _memory(nvml, handle)
-    # Which type the text has depends on the version of pynvml, and reading it may fail where it is no text.
-    address = _optional(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
-    capability = _optional(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
-    mode = _optional(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    """One device. Errors: `EnvironmentFailure` where it is gone; what else NVML does not tell is None."""
+    what = f"open device {index}"
+    memory, unified = _memory(nvml, what, handle)
+    address = getattr(_optional(nvml, what, "nvmlDeviceGetPciInfo", handle), "busId", None)
+    capability = _optional(nvml, what, "nvmlDeviceGetCudaComputeCapability", handle)
+    mode = _optional(nvml, what, "nvmlDeviceGetMigMode", handle)
+    is_divided = bool(mode) and mode[0] == _MIG_ENABLED
     return {
         "index": index,
-        "name": _optional(nvml, nvml.nvmlDeviceGetName, handle),
-        "uuid": _optional(nvml, nvml.nvmlDeviceGetUUID, handle),
+        "name": _optional(nvml, what, "nvmlDeviceGetName", handle),
+        "uuid": _optional(nvml, what, "nvmlDeviceGetUUID", handle),
+        # Which type the text has depends on the version of pynvml.
         "pci_bus_id": address.decode("ascii", "replace") if isinstance(address, bytes) else address,
         "capability": None if capability is None else list(capability),
         "memory_bytes": memory,
         "unified_memory": unified,
-        "cores": _optional(nvml, nvml.nvmlDeviceGetNumGpuCores, handle),
-        "mig_enabled": None if mode is None else mode[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-        "instances": _read_instances(nvml, handle) if mode and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE else [],
+        "cores": _optional(nvml, what, "nvmlDeviceGetNumGpuCores", handle),
+        "mig_enabled": None if mode is None else is_divided,
+        "instances": _read_instances(nvml, what, handle) if is_divided else [],
     }
 
 
-def _memory(nvml: Foreign, handle: Foreign) -> tuple[int | None, bool | None]:
+def _memory(nvml: Foreign, what: str, handle: Foreign) -> tuple[int | None, bool | None]:
     """Its own memory in bytes, and whether it has none of its own: then NVML does not support the question."""
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) or None, False
-    except nvml.NVMLError as error:
-        _raise_if_gone(error)
-        return None, True if error.value == _NOT_SUPPORTED else None
+    except Exception as error:  # noqa: BLE001  # as in `_optional`
+        _raise_if_gone(nvml, error, what, "nvmlDeviceGetMemoryInfo")
+        return None, True if _number(error) == _NOT_SUPPORTED else None
 
 
-def _read_instances(nvml: Foreign, handle: Foreign) -> list[dict[str, Any]]:
+def _read_instances(nvml: Foreign, what: str, handle: Foreign) -> list[dict[str, Any]]:
     found = []
-    for place in range(_optional(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+    for place in range(_optional(nvml, what, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
         # Places without an instance are not found.
-        part = _optional(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+        part = _optional(nvml, what, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place)
         if part is None:
             continue
-        attributes = _optional(nvml, nvml.nvmlDeviceGetAttributes, part)
+        attributes = _optional(nvml, what, "nvmlDeviceGetAttributes", part)
         found.append(
             {
-                "uuid": _optional(nvml, nvml.nvmlDeviceGetUUID, part),
-                "gpu_instance": _optional(nvml, nvml.nvmlDeviceGetGpuInstanceId, part),
-                "compute_instance": _optional(nvml, nvml.nvmlDeviceGetComputeInstanceId, part),
+                "uuid": _optional(nvml, what, "nvmlDeviceGetUUID", part),
+                "gpu_instance": _optional(nvml, what, "nvmlDeviceGetGpuInstanceId", part),
+                "compute_instance": _optional(nvml, what, "nvmlDeviceGetComputeInstanceId", part),
                 "memory_bytes": None if attributes is None else int(attributes.memorySizeMB) << 20 or None,
                 "sm_count": None if attributes is None else int(attributes.multiprocessorCount) or None,
             }
@@ -146,49 +148,68 @@ def _read_instances(nvml: Foreign, handle: Foreign) -> list[dict[str, Any]]:
     return found
 
 
-def _required(nvml: Foreign, what: str, question: Callable[..., Foreign], *arguments: Foreign) -> Foreign:
+def _required(nvml: Foreign, what: str, name: str, *arguments: Foreign) -> Foreign:
+    """The answer. Errors: `EnvironmentFailure`, whatever the foreign package raises: it may be of another release."""
     try:
-        return question(*arguments)
-    except nvml.NVMLError as error:
-        raise _failure(nvml, error, what) from error
+        return getattr(nvml, name)(*arguments)
+    except Exception as error:
+        raise _failure(nvml, error, what, name) from error
 
 
-def _optional(nvml: Foreign, question: Callable[..., Foreign], *arguments: Foreign) -> Foreign:
-    """The answer; None where NVML has none, or where it is not text though it should be."""
+def _optional(nvml: Foreign, what: str, name: str, *arguments: Foreign) -> Foreign:
+    """The answer; None where NVML has none, or where it is not text though it should be.
+
+    Errors: `EnvironmentFailure` where the device is gone.
+    """
     try:
-        return question(*arguments)
-    except nvml.NVMLError as error:
-        _raise_if_gone(error)
-        return None
-    except UnicodeDecodeError:
+        return getattr(nvml, name)(*arguments)
+    except Exception as error:  # noqa: BLE001  # a foreign package: see `_required`
+        _raise_if_gone(nvml, error, what, name)
         return None
 
 
-def _raise_if_gone(error: Foreign) -> None:
-    if error.value in _GONE:
-        raise error
+def _number(error: BaseException | None) -> int | None:
+    """NVML's own number of an error; None: the error is none of NVML's."""
+    number = getattr(error, "value", None)
+    return number if type(number) is int else None
 
 
-def _failure(nvml: Foreign, error: Foreign, what: str) -> EnvironmentFailure:
-    number = error.value
+def _raise_if_gone(nvml: Foreign, error: Exception, what: str, name: str) -> None:
+    if _number(error) in _GONE:
+        raise _failure(nvml, error, what, name) from error
+
+
+def _failure(nvml: Foreign, error: Exception, what: str, name: str) -> EnvironmentFailure:
+    number = _number(error)
+    path = _path(nvml) or "path unknown"
+    if number is None:
+        if not hasattr(nvml, name):
+            source = getattr(nvml, "__file__", None) or "pynvml"
+            return EnvironmentFailure(
+                f"NVML cannot {what}: {source} has no {name}, so it is not the pynvml of this nvidia-ml-py",
+                code="incompatible_dependency",
+                remedy=_INSTALL,
+            )
+        return EnvironmentFailure(f"NVML cannot {what}: {describe_error(error)} [{path}]", code="driver")
     if number == _LIBRARY_NOT_FOUND:
         # pynvml keeps to itself what the loader said: there is no such file, or there is one that is broken.
         return _why_not_loaded(number)
-    words = _words(nvml, error)
+    words = _words(nvml, error, number)
     if number == _FUNCTION_NOT_FOUND:
         words = f"the library lacks a function ({words})"
     return EnvironmentFailure(
-        f"NVML cannot {what}: {words} (error {number}) [{_path(nvml) or 'path unknown'}]",
+        f"NVML cannot {what}: {words} (error {number}) [{path}]",
         code=_CODES.get(number, "driver"),
         remedy=_REMEDIES.get(number),
     )
 
 
-def _words(nvml: Foreign, error: Foreign) -> str:
+def _words(nvml: Foreign, error: Exception, number: int) -> str:
     """The library's own words, else those of its Python binding, which may ask the library again."""
-    for source in (nvml.nvmlErrorString, lambda _: str(error)):
-        with suppress(nvml.NVMLError, UnicodeDecodeError):
-            if words := source(error.value):
+    for source in (lambda: nvml.nvmlErrorString(number), lambda: str(error)):
+        # A foreign package, and a text that may be none.
+        with suppress(Exception):
+            if words := source():
                 return str(words)
     return "it has no words for it"
 
@@ -210,4 +231,5 @@ def _why_not_loaded(number: int) -> EnvironmentFailure:
 
 
 def _path(nvml: Foreign) -> str | None:
-    return None if nvml.nvmlLib is None else loaded_from(nvml.nvmlLib, "nvmlShutdown")
+    library = getattr(nvml, "nvmlLib", None)
+    return None if library is None else loaded_from(library, "nvmlShutdown")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hardpoint._importing import import_library
 from hardpoint.errors import EnvironmentFailure
 
 
@@ -16,10 +17,9 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
 
     Errors: `EnvironmentFailure`; `ImportError`, `OSError` where torch cannot be imported.
     """
-    import torch
-
+    torch: Any = import_library("torch")  # its functions here have no types
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         devices = [_read_device(torch.cuda.get_device_properties(index)) for index in range(torch.cuda.device_count())]
     except (RuntimeError, AssertionError, AttributeError) as error:
         # What CUDA does not like is one of the first two; the last is a torch of which a part is missing.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hardpoint._start_method import has_torch_initialised, memory_held_by_torch
 from hardpoint.errors import EnvironmentFailure
 from hardpoint.platforms import BackendPriority, Platform
 from hardpoint_cuda._traces import PIN_MEMORY_ON_WSL, is_wsl
@@ -91,14 +91,11 @@ class CudaPlatform(Platform):
             used = self._ask_nvml(f"cuda.memory.{device.uuid}", "read_memory_used", device.uuid)
             if type(used) is int and used >= 0:
                 return used
-        if not self._is_torch_initialised():
-            return None
-        return int(self._device_module().memory_reserved(index))
+        return memory_held_by_torch(self._device_module, index) if self.machine.live else None
 
     def _is_torch_initialised(self) -> bool:
         """Whether torch has initialised CUDA here. Imports nothing."""
-        torch = sys.modules.get("torch")
-        return self.machine.live and torch is not None and bool(torch.cuda.is_initialized())
+        return self.machine.live and has_torch_initialised()
 
     def _ask_nvml(self, key: str, function: str, *arguments: str) -> Json:
         """The answer; None where NVML fails, or has gone since the start."""

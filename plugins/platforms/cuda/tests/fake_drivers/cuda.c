@@ -83,5 +83,20 @@ int cuGetErrorString(int code, const char **text) {
     return *text ? 0 : 1;
 }
 
+static int active[8];
+
 int cuCtxCreate_v2(void **context, unsigned flags, int device) { ENTER(device); *context = context; return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { ENTER(device); *context = context; return 0; }
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    ENTER(device);
+    *context = context;
+    active[device] = 1;
+    return 0;
+}
+
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *state) {
+    ENTER(device);
+    *flags = 0;
+    *state = active[device];
+    return 0;
+}

@@ -39,7 +39,7 @@ def detect(machine: Machine, traces: Traces) -> Detection:
         return _without_nodes(machine)
     request = read_request(machine)
     if request.faults:
-        return _refuse(request.faults)
+        return Detection.unusable(*request.faults)
     inventory = take_inventory(machine, traces.nodes)
     blind = [device.node for device in inventory.devices if not device.cores]
     if blind:
@@ -48,7 +48,7 @@ def detect(machine: Machine, traces: Traces) -> Detection:
     cores = logical_cores(inventory.devices, request.logical_size)
     chosen, fault = _choose(request, cores)
     if fault is not None:
-        return _refuse((fault, *inventory.problems))
+        return Detection.unusable(fault, *inventory.problems)
     devices = _as_devices(request, cores, chosen, inventory)
     installed = machine.distribution_versions(("torch", TORCH))
     refusal, remark = judge(machine, installed, _names_by_core(chosen))
@@ -127,14 +127,6 @@ def _size_notes(request: Request, inventory: Inventory) -> list[Reason]:
         message = f"cores of {fixed[0]} cannot be joined: a logical core of {request.logical_size} is ignored"
         notes.append(Reason(code=ReasonCode.OTHER, message=message))
     return notes
-
-
-def _refuse(reasons: Sequence[Reason]) -> Detection:
-    """No core is left. An empty mask is the user's wish; a faulty one is a mistake, and so somebody should say it."""
-    for reason in reasons:
-        if reason.code is ReasonCode.MASKED and reason.requested:
-            log_once(_log, logging.WARNING, "%s", reason.message)
-    return Detection.unusable(*reasons)
 
 
 def _listed(nodes: Sequence[str]) -> str:

@@ -58,6 +58,8 @@ def masked(variable: str, text: str, fault: str) -> Reason:
         message=f"{variable}={text!r:.200} leaves no core: {fault}",
         requested=text[:200],
         accepted=CORE_LIST if variable == VISIBLE_CORES else "a number of logical cores; 0 is all",
+        # An empty one is a wish, as elsewhere.
+        remedy=f"correct {variable}, or unset it" if text.strip() else None,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hardpoint._importing import import_library
 from hardpoint.errors import EnvironmentFailure
 from hardpoint.platforms import BackendPriority, Platform
 from hardpoint_neuron._mask import parse_cores
@@ -183,7 +183,7 @@ def _core_version(device: Device) -> int | None:
 
 def _import_torch_neuronx() -> None:
     try:
-        importlib.import_module(MODULE)
+        import_library(MODULE, remedy=REMEDY)
     except ModuleNotFoundError as error:
         if error.name != MODULE:
             raise
@@ -192,10 +192,7 @@ def _import_torch_neuronx() -> None:
             code="missing_dependency",
             remedy=REMEDY,
         ) from error
-    except RuntimeError as error:
-        # What its libraries raise where they do not fit the driver, the runtime or torch.
-        raise EnvironmentFailure(f"{MODULE} does not load: {error}", code="broken_import", remedy=REMEDY) from error
 
 
 def _xla_model() -> ModuleType:
-    return importlib.import_module("torch_xla.core.xla_model")
+    return import_library("torch_xla.core.xla_model", remedy=REMEDY)

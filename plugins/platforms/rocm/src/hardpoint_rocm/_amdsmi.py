@@ -14,6 +14,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from hardpoint._probing import describe_error
 from hardpoint.errors import EnvironmentFailure
 from hardpoint_rocm._inventory import format_uuid
 
@@ -69,10 +70,10 @@ def _import() -> Foreign:
     except ImportError:
         raise
     except Exception as error:  # a foreign package: see above
-        words = " ".join(heard.text.split()) or f"{type(error).__name__}: {error}"
+        words = " ".join(heard.text.split()) or describe_error(error)
         missing = "libamd_smi" in words and ("cannot open" in words or "No such file" in words)
         raise EnvironmentFailure(
-            f"amdsmi cannot be imported: {words}" + (f" ({type(error).__name__}: {error})" if heard.text else ""),
+            f"amdsmi cannot be imported: {words}" + (f" ({describe_error(error)})" if heard.text else ""),
             code="missing_library" if missing else "broken_import",
             remedy="install the amdsmi that belongs to this ROCm, and its libamd_smi.so",
         ) from error
@@ -159,7 +160,7 @@ def _failure(amdsmi: Foreign, error: Exception, what: str, name: str) -> Environ
             f"amdsmi cannot {what}: it lacks {name} ({error}) [{path}]", code="incompatible_dependency"
         )
     if type(number) is not int:
-        return EnvironmentFailure(f"amdsmi cannot {what}: {type(error).__name__}: {error} [{path}]", code="driver")
+        return EnvironmentFailure(f"amdsmi cannot {what}: {describe_error(error)} [{path}]", code="driver")
     # Its own text is of several lines and begins with the number.
     words = getattr(error, "err_info", None) or " ".join(str(error).split())
     return EnvironmentFailure(

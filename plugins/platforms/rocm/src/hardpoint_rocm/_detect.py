@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from hardpoint import Reason, ReasonCode, log_once
+from hardpoint._device_mask import parse_mask
 from hardpoint._pci import numa_node, read_attribute
 from hardpoint._torch_build import read_torch_build
 from hardpoint.errors import NotRecorded
@@ -54,7 +55,7 @@ def detect(machine: Machine, trace: str) -> Detection:
     values = {name: machine.variable(name) for name in _mask.VARIABLES}
     nothing = _mask.empty_choice(values)
     if nothing is not None:
-        return Detection.unusable(_masked(nothing.refusal or "", values))
+        return Detection.unusable(_masked(nothing, values))
     found = _find_in_wsl(machine) if trace == WSL else _find(machine)
     if isinstance(found, Detection):
         return found
@@ -67,7 +68,7 @@ def detect(machine: Machine, trace: str) -> Detection:
         for index, (gpu, name) in enumerate(zip(picked, choice.names, strict=True))
     ]
     refusal, remark = judge(read_torch_build(machine), [gpu.arch for gpu in picked or found.gpus])
-    masked = None if choice.refusal is None else _masked(choice.refusal, values)
+    masked = None if choice.refusal is None else _masked(choice, values)
     reasons = [*found.refusals, *(reason for reason in (masked, refusal) if reason is not None)]
     if reasons:
         return Detection.unusable(*reasons, devices=devices)
@@ -133,7 +134,8 @@ def _find_in_wsl(machine: Machine) -> _Found | Detection:
         return _Found(answer, is_masked=True)
     rocr = machine.variable(_mask.ROCR)
     if rocr is not None:
-        return Detection.unusable(_masked(f"{_mask.ROCR}={rocr!r} leaves no device", {_mask.ROCR: rocr}))
+        choice = _mask.Choice((), (), f"{_mask.ROCR}={rocr!r} leaves no device", is_wish=parse_mask(rocr).is_wish)
+        return Detection.unusable(_masked(choice, {_mask.ROCR: rocr}))
     return Detection.absent(Reason(code=ReasonCode.NO_DEVICE, message=f"{tool} lists no device of AMD's"))
 
 
@@ -186,12 +188,15 @@ def _device(
     )
 
 
-def _masked(message: str, values: dict[str, str | None]) -> Reason:
+def _masked(choice: _mask.Choice, values: dict[str, str | None]) -> Reason:
+    given = [name for name, text in values.items() if text is not None]
+    remedy = f"correct {' and '.join(given)}, or unset {'it' if len(given) < 2 else 'one of them'}"
     return Reason(
         code=ReasonCode.MASKED,
-        message=message,
+        message=choice.refusal or "",
         requested=tuple(f"{name}={text}" for name, text in values.items() if text is not None),
         accepted=f"numbers or ids ({'GPU-'} and 16 digits), separated by commas, each once",
+        remedy=None if choice.is_wish else remedy,
     )
 
 

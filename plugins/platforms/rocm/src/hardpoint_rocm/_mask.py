@@ -39,13 +39,14 @@ class Reading(NamedTuple):
 class Choice(NamedTuple):
     """What all variables leave: places in the driver's list, and what the last mask calls each.
 
-    `refusal`: why nothing is left; `warnings`: what somebody should know.
+    `refusal`: why nothing is left; `is_wish`: that is what a variable asks for. `warnings`: what somebody should know.
     """
 
     places: tuple[int, ...]
     names: tuple[str | None, ...]
     refusal: str | None = None
     warnings: tuple[str, ...] = ()
+    is_wish: bool = False
 
 
 def choose(values: Mapping[str, str | None], uuids: Sequence[str | None], *, is_rocr_applied: bool = False) -> Choice:
@@ -59,7 +60,8 @@ def choose(values: Mapping[str, str | None], uuids: Sequence[str | None], *, is_
     if rocr is not None:
         shown = read_rocr(rocr, uuids)
         if not shown.places:
-            return Choice((), (), f"{ROCR}={rocr!r} leaves no device: {shown.fault}")
+            why = f"{ROCR}={rocr!r} leaves no device: {shown.fault}"
+            return Choice((), (), why, is_wish=device_mask.parse_mask(rocr).is_wish)
         if shown.fault is not None:
             warnings.append(f"{ROCR}={rocr!r} is cut short: {shown.fault}")
     name, text, conflict = _second(values)
@@ -77,7 +79,8 @@ def choose(values: Mapping[str, str | None], uuids: Sequence[str | None], *, is_
     if conflict is not None:
         warnings.append(conflict)
     if refusal is not None:
-        return Choice((), (), "; ".join((refusal, *warnings)))
+        is_wish = conflict is None and device_mask.parse_mask(text).is_wish
+        return Choice((), (), "; ".join((refusal, *warnings)), is_wish=is_wish)
     if picked.fault is not None:
         warnings.append(f"{name}={text!r} is cut short: {picked.fault}")
     theirs = read_hip(text, left)
@@ -105,9 +108,15 @@ def _second(values: Mapping[str, str | None]) -> tuple[str, str | None, str | No
     hip, cuda = values.get(HIP), values.get(CUDA)
     if hip is None:
         return CUDA, cuda, None
-    if cuda is None or cuda == hip:
+    if cuda is None or _meaning(cuda) == _meaning(hip):
         return HIP, hip, None
     return HIP, hip, f"{HIP}={hip!r} and {CUDA}={cuda!r} disagree, and {HIP} is taken; unset one of them"
+
+
+def _meaning(text: str) -> tuple[object, ...]:
+    """What two texts have in common that leave the same devices in the same order, whatever spaces are in them."""
+    mask = device_mask.parse_mask(text)
+    return mask.kind, mask.numbers or mask.entries, mask.fault is None
 
 
 def read_rocr(text: str, uuids: Sequence[str | None]) -> Reading:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, ClassVar
 
+from hardpoint._start_method import has_torch_initialised, memory_held_by_torch
 from hardpoint.errors import EnvironmentFailure
 from hardpoint.platforms import BackendPriority, Platform
 from hardpoint_rocm._traces import is_wsl
@@ -95,14 +95,11 @@ class RocmPlatform(Platform):
             used = read_attribute(self.machine, device.pci_bus_id, "mem_info_vram_used", limit=64)
             if used is not None and used.isascii() and used.isdigit() and len(used) < 20:
                 return int(used)
-        if not self._is_torch_initialised():
-            return None
-        return int(self._device_module().memory_reserved(index))
+        return memory_held_by_torch(self._device_module, index) if self.machine.live else None
 
     def _is_torch_initialised(self) -> bool:
         """Whether torch has initialised HIP here. Imports nothing."""
-        torch = sys.modules.get("torch")
-        return self.machine.live and torch is not None and bool(torch.cuda.is_initialized())
+        return self.machine.live and has_torch_initialised()
 
     def is_pin_memory_available(self) -> bool:
         """True; on WSL False: page-locked memory is scarce there, and an engine that fills it makes others fail."""

