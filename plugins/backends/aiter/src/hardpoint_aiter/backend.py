@@ -10,8 +10,8 @@ import torch  # noqa: TID253  # imported only with a chosen backend
 from hardpoint.attention import AttentionBackend, GraphSupport
 from hardpoint.attention._kernel_cache import BY_TOKEN, dense_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
-from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_smallest import run_smallest
+from hardpoint_aiter._library import load
 from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class AiterFaLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec | None, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._paged = load_function(*_PAGED)
-        self._packed = load_function(*_PACKED)
+        self._paged = load(*_PAGED)
+        self._packed = load(*_PACKED)
 
     def attend(
         self,
@@ -135,8 +135,8 @@ class AiterFaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load_function(*_PAGED)
-        load_function(*_PACKED)
+        load(*_PAGED)
+        load(*_PACKED)
         return []
 
     @classmethod

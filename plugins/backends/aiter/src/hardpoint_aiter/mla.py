@@ -10,10 +10,10 @@ import torch  # noqa: TID253  # imported only with a chosen backend
 from hardpoint.attention import AttentionBackend, GraphSupport
 from hardpoint.attention._kernel_cache import latent_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
-from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
+from hardpoint_aiter._library import load
 from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class AiterMlaLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._function = load_function(*_FUNCTION)
+        self._function = load(*_FUNCTION)
 
     def attend(
         self,
@@ -147,7 +147,7 @@ class AiterMlaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load_function(*_FUNCTION)
+        load(*_FUNCTION)
         return []
 
     @classmethod
