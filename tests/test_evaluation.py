@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,20 @@ def test_only_backends_that_declared_a_lost_module_are_rejected(site: Site) -> N
     assert "undefined symbol: _Z3fooi" in broken.reasons[0].message
     selection = hardpoint.current_platform().select_backend(config(), ["needs_fast", "needs_nothing"], depth="ready")
     assert selection.backend == "needs_nothing"
+
+
+def test_what_speaks_against_kernels_is_asked_once(site: Site) -> None:
+    """A live machine looks for their distributions: not anew for each configuration, but anew after `reset`."""
+    counted = KERNELS.replace("    return (", "    asked.append(self.name)\n    return (")
+    package = site.platform("fake", platform_top="asked = []", body=counted)
+    site.backend("needs_optional", spec="kernel_modules=('no_such_package._optional',)")
+    site.backend("needs_nothing")
+    for _ in range(2):
+        hardpoint.reset()
+        platform = hardpoint.current_platform()
+        for head_size in (16, 32, 64):
+            platform.select_backend(config(head_size=head_size), ["needs_optional", "needs_nothing"])
+    assert sys.modules[f"{package}.platform"].asked == ["fake", "fake"]
 
 
 def test_built_architectures_are_checked_before_the_import(site: Site) -> None:

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CALLS: list[tuple[str, dict[str, Any]]] = []
+FAILURE: BaseException | None = None
+"""What the next calls raise, for tests of what becomes of it."""
 
 
 def call(name: str, arguments: dict[str, Any]) -> Any:
     """Record a call, and compute it."""
     CALLS.append((name, arguments))
+    if FAILURE is not None:
+        raise FAILURE
     kernels: dict[str, Callable[..., Any]] = {
         "aiter:flash_attn_varlen_func": _packed,
         "aiter:mha_batch_prefill_func": _paged,

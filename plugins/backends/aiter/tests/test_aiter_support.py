@@ -147,3 +147,21 @@ def test_what_importing_it_raises_is_an_environment_failure(library: Library) ->
     forget(library.site)
     with pytest.raises(OSError, match="has no mha_batch_prefill_func: the package is another than its metadata says"):
         AiterFaBackend.validate_configuration(device("gfx942"), config())
+
+
+@pytest.mark.torch
+def test_a_kernel_that_cannot_be_compiled_is_an_environment_failure(library: Library) -> None:
+    """The library ends the process there; here it is a reason, in `prepare` and in a request."""
+    from hardpoint_aiter.backend import AiterFaBackend
+    from hardpoint_aiter.mla import AiterMlaBackend
+    from hardpoint_aiter.unified import AiterUnifiedBackend
+
+    library.kernels.FAILURE = SystemExit("[aiter] build [mha_batch_prefill] under /opt failed !!!!!!")
+    for backend, asked in (
+        (AiterFaBackend, config()),
+        (AiterUnifiedBackend, config()),
+        (AiterMlaBackend, config(**SIZES)),
+    ):
+        with pytest.raises(OSError, match=r"cannot be compiled: \[aiter\] build .* failed") as caught:
+            backend.prepare(asked, "cpu")
+        assert isinstance(caught.value.__cause__, SystemExit)

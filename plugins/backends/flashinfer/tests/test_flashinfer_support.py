@@ -52,8 +52,8 @@ def test_the_descriptors() -> None:
     ):
         spec = plugin.hardpoint_backend()
         assert (spec.api, spec.kind, spec.platforms, spec.target) == (API_VERSION, kind, ("cuda",), target)
-        assert spec.requires == ("torch>=2.5", "flashinfer-python>=0.7")
-        assert spec.kernel_architectures == ("sm_8*", "sm_9*", "sm_10*", "sm_12*")
+        assert spec.requires == ("torch>=2.5", "flashinfer-python>=0.7.1")
+        assert spec.kernel_architectures == ("sm_8*", "sm_9*", "sm_10*", "sm_11*", "sm_12*")
 
 
 @pytest.mark.parametrize(

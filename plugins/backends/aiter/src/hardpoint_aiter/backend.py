@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import BY_TOKEN, dense_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
-from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_smallest import run_smallest
-from hardpoint.errors import ConfigError
+from hardpoint_aiter._library import load
 from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
-    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
     from hardpoint.attention._kernel_layer import LayerArguments
 
-_AXES: Final = ("block", "token", "head", "content")
 _SHARED: Final = (
     "max_seqlen_q",
     "max_seqlen_k",
@@ -85,8 +84,8 @@ class AiterFaLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec | None, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._paged = load_function(*_PAGED)
-        self._packed = load_function(*_PACKED)
+        self._paged = load(*_PAGED)
+        self._packed = load(*_PACKED)
 
     def attend(
         self,
@@ -136,8 +135,8 @@ class AiterFaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load_function(*_PAGED)
-        load_function(*_PACKED)
+        load(*_PAGED)
+        load(*_PACKED)
         return []
 
     @classmethod
@@ -148,7 +147,7 @@ class AiterFaBackend(AttentionBackend):
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
         """Key and value tensors whose tokens lie behind one another, over all blocks."""
-        return dense_spec(config, (_AXES,))
+        return dense_cache(config, (BY_TOKEN,))
 
     @classmethod
     def create_layer(
@@ -178,21 +177,3 @@ class AiterFaBackend(AttentionBackend):
     def plan(cls, config: AttentionConfig, batch: AttentionBatch) -> AiterFaPlan:
         """Running sums of the step's lengths."""
         return AiterFaPlan(config, batch)
-
-
-def dense_spec(config: AttentionConfig, stride_orders: tuple[tuple[str, ...], ...]) -> KVCacheSpec:
-    """Key and value tensors indexed block, token, head, content. Errors: `ConfigError` without a block size."""
-    if config.block_size is None:
-        raise ConfigError("a cache needs block_size", field="block_size")
-    return KVCacheSpec(
-        tensors=tuple(
-            CacheTensorSpec(
-                role=role,
-                axes=_AXES,
-                sizes=(config.block_size, config.num_kv_heads, config.head_size),
-                dtype=config.cache_dtype,
-                stride_orders=stride_orders,
-            )
-            for role in ("key", "value")
-        )
-    )

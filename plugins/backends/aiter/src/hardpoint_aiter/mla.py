@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import latent_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
-from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
+from hardpoint_aiter._library import load
 from hardpoint_aiter._slots import KeySlots, by_slot
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
-    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
     from hardpoint.attention._kernel_layer import LayerArguments
 
 _FUNCTION: Final = ("aiter.mla", "mla_decode_fwd", ("sm_scale",))
@@ -98,7 +99,7 @@ class AiterMlaLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._function = load_function(*_FUNCTION)
+        self._function = load(*_FUNCTION)
 
     def attend(
         self,
@@ -146,7 +147,7 @@ class AiterMlaBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load_function(*_FUNCTION)
+        load(*_FUNCTION)
         return []
 
     @classmethod
@@ -157,20 +158,7 @@ class AiterMlaBackend(AttentionBackend):
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
         """One tensor: latent and rotary part behind one another, tokens too, over all blocks."""
-        if config.block_size is None:
-            raise ConfigError("a cache needs block_size", field="block_size")
-        axes = ("block", "token", "content")
-        return KVCacheSpec(
-            tensors=(
-                CacheTensorSpec(
-                    role="latent",
-                    axes=axes,
-                    sizes=(config.block_size, config.head_size),
-                    dtype=config.cache_dtype,
-                    stride_orders=(axes,),
-                ),
-            )
-        )
+        return latent_cache(config)
 
     @classmethod
     def create_layer(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import BY_HEAD, BY_TOKEN, dense_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
-from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_lse import log_denominator
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
-from hardpoint_aiter.backend import dense_spec
+from hardpoint_aiter._library import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class AiterUnifiedLayer(KernelLayer):
 
     def __init__(self, config: AttentionConfig, spec: KVCacheSpec, **arguments: Unpack[LayerArguments]) -> None:
         super().__init__(config, spec, **arguments)
-        self._function = load_function(*_FUNCTION)
+        self._function = load(*_FUNCTION)
         self._descales: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         if self.is_quantised:
             self._descales = (
@@ -105,7 +105,7 @@ class AiterUnifiedBackend(AttentionBackend):
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
         """Imports the library."""
-        load_function(*_FUNCTION)
+        load(*_FUNCTION)
         return []
 
     @classmethod
@@ -116,14 +116,7 @@ class AiterUnifiedBackend(AttentionBackend):
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
         """Key and value tensors; the kernel reads all four strides."""
-        return dense_spec(
-            config,
-            (
-                ("block", "token", "head", "content"),
-                ("block", "head", "token", "content"),
-                ("head", "block", "token", "content"),
-            ),
-        )
+        return dense_cache(config, (BY_TOKEN, BY_HEAD, ("head", "block", "token", "content")))
 
     @classmethod
     def create_layer(

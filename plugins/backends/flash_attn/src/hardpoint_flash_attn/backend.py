@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hardpoint._reasons import Reason, ReasonCode
-from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import dense_cache
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
 from hardpoint_flash_attn import _generation
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from hardpoint import DeviceCapability
-    from hardpoint.attention import AttentionBatch, AttentionConfig
-
-_AXES = ("block", "token", "head", "content")
-# Kernels read all strides and want only the last axis dense.
-_STRIDE_ORDERS = (_AXES, ("block", "head", "token", "content"))
+    from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
 
 
 class FlashAttnBackend(AttentionBackend):
@@ -52,22 +49,8 @@ class FlashAttnBackend(AttentionBackend):
 
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
-        """Key and value tensors, block by block, tokens behind one another."""
-        if config.block_size is None:
-            raise ConfigError("a cache needs block_size", field="block_size")
-        return KVCacheSpec(
-            tensors=tuple(
-                CacheTensorSpec(
-                    role=role,
-                    axes=_AXES,
-                    sizes=(config.block_size, config.num_kv_heads, size),
-                    dtype=config.cache_dtype,
-                    stride_orders=_STRIDE_ORDERS,
-                    alignment_bytes=128,
-                )
-                for role, size in (("key", config.head_size), ("value", config.v_head_size))
-            )
-        )
+        """Key and value tensors; kernels read all strides and want only the last axis dense."""
+        return dense_cache(config)
 
     @classmethod
     def create_layer(

@@ -1,7 +1,8 @@
 """What FlashInfer's wrappers do, as declared support. Light: torch is not imported here.
 
-Read from flashinfer-python 0.7.4 (``prefill.py``, ``decode.py``, ``mla/_batch_mla/_backends/_fa_common.py``). Where
-other engines say otherwise, they call further kernels of it (TRT-LLM's, for 10.x).
+Read from flashinfer-python 0.7.4 (``prefill.py``, ``decode.py``, ``mla/_batch_mla/_backends/_fa_common.py``; what is
+called here takes the same arguments in 0.7.1). Where other engines say otherwise, they call further kernels of it
+(TRT-LLM's, for 10.x).
 
 - Pages may have any size in the paged kernels of generations 2 and 3; only TRT-LLM's want 16, 32 or 64.
 - Sinks: ``run`` takes them, and hands them to TRT-LLM's kernels alone; the others would leave them out silently.
@@ -20,7 +21,8 @@ from typing import Final
 
 from hardpoint.attention import ANYTHING, AttentionSupport, AttentionVariant, Integers, OneOf
 
-PACKAGE: Final = "flashinfer-python>=0.7"
+PACKAGE: Final = "flashinfer-python>=0.7.1"
+"""Earlier plans reserve a group's size times more for split keys, which overflows the 128 MB that are recommended."""
 MAJORS: Final = (8, 9, 10, 11, 12)
 ARCHITECTURES: Final = ("sm_8*", "sm_9*", "sm_10*", "sm_11*", "sm_12*")
 """Kernels are compiled for the device at hand; its sources have these generations."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hardpoint._importing import import_library
-from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import dense_cache
 from hardpoint.attention._kernel_library import load_function
 from hardpoint.attention._kernel_smallest import run_smallest
-from hardpoint.errors import ConfigError
 from hardpoint_flashinfer._layer import FlashInferLayer, FlashInferPlan
 
 if TYPE_CHECKING:
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
-    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
 
-_AXES: Final = ("block", "token", "head", "content")
 _PLAN: Final = ("sm_scale", "window_left", "logits_soft_cap", "q_data_type", "kv_data_type")
 _RUN: Final = ("return_lse", "k_scale", "v_scale")
 _CALLS: Final = {
@@ -58,21 +57,7 @@ class FlashInferBackend(AttentionBackend):
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
         """Key and value, of equal strides. Indexed as the library's layout ``NHD``; in memory heads may come first."""
-        if config.block_size is None:
-            raise ConfigError("a cache needs block_size", field="block_size")
-        return KVCacheSpec(
-            tensors=tuple(
-                CacheTensorSpec(
-                    role=role,
-                    axes=_AXES,
-                    sizes=(config.block_size, config.num_kv_heads, config.head_size),
-                    dtype=config.cache_dtype,
-                    stride_orders=(_AXES, ("block", "head", "token", "content")),
-                    alignment_bytes=128,
-                )
-                for role in ("key", "value")
-            )
-        )
+        return dense_cache(config)
 
     @classmethod
     def create_layer(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention import AttentionBackend, GraphSupport
+from hardpoint.attention._kernel_cache import latent_cache
 from hardpoint.attention._kernel_layer import KernelLayer, KernelPlan
 from hardpoint.attention._kernel_smallest import run_smallest
 from hardpoint.errors import ConfigError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from hardpoint import DeviceCapability
     from hardpoint._reasons import Reason
-    from hardpoint.attention import AttentionBatch, AttentionConfig
+    from hardpoint.attention import AttentionBatch, AttentionConfig, KVCacheSpec
     from hardpoint.attention._kernel_layer import LayerArguments
 
 _CALLS: Final = {
@@ -145,21 +146,7 @@ class FlashInferMlaBackend(AttentionBackend):
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:
         """One tensor: latent and rotary part behind one another."""
-        if config.block_size is None:
-            raise ConfigError("a cache needs block_size", field="block_size")
-        axes = ("block", "token", "content")
-        return KVCacheSpec(
-            tensors=(
-                CacheTensorSpec(
-                    role="latent",
-                    axes=axes,
-                    sizes=(config.block_size, config.head_size),
-                    dtype=config.cache_dtype,
-                    stride_orders=(axes,),
-                    alignment_bytes=128,
-                ),
-            )
-        )
+        return latent_cache(config)
 
     @classmethod
     def create_layer(
