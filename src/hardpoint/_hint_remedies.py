@@ -45,7 +45,7 @@ def remedy_for(
     without = f"HARDPOINT_DISABLED_PLUGINS={plugin} leaves it out" if plugin else None
     if code == "masked":
         found = _VARIABLE.search(message)
-        return f"unset {found[1]}, or give it devices that exist" if found else "correct the mask of visible devices"
+        return f"correct {found[1]}, or unset it" if found else "correct the mask of visible devices"
     if code in ("broken_import", "kernel_missing", "missing_library", "other") and any(
         sign in message for sign in _SYMBOL
     ):

@@ -6,6 +6,7 @@ test file subclasses, naming its backend, its declared support and what it is as
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +22,7 @@ from hardpoint.attention import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from hardpoint import DeviceCapability
     from hardpoint.attention import (
@@ -40,6 +41,17 @@ TOLERANCES = {"float64": (1e-9, 1e-5), "float32": (2e-5, 5e-5), "float16": (4e-3
 MIXED: dict[str, Any] = {"query_lens": [1, 5, 0, 7, 1, 1, 3, 0], "seq_lens": [9, 5, 0, 19, 12, 1, 3, 4]}
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The reference's many small operations: torch's threads, waiting for one another, take several times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass(kw_only=True)
 class Step:
     """A step's inputs, and the backend that is to compute it."""
@@ -56,6 +68,7 @@ class Step:
     device: str = "cpu"
 
     @classmethod
+    @one_thread()
     def random(
         cls,
         backend: type[AttentionBackend],
@@ -164,16 +177,17 @@ class Step:
 
     def reference(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Result and lse in float64. Call it before the layer writes into the cache."""
-        return reference_attention(
-            self.config,
-            self.batch,
-            self.query,
-            self.key,
-            self.value,
-            self.cache,
-            spec=self.spec,
-            **self.arguments,
-        )
+        with one_thread():
+            return reference_attention(
+                self.config,
+                self.batch,
+                self.query,
+                self.key,
+                self.value,
+                self.cache,
+                spec=self.spec,
+                **self.arguments,
+            )
 
     def layer(self) -> AttentionLayer:
         """A layer for the step."""
@@ -202,7 +216,8 @@ class Step:
         if self.cache is not None:
             written = tuple(tensor.clone() for tensor in self.cache)
             scales = {name: self.arguments[name] for name in ("key_scale", "value_scale") if name in self.arguments}
-            write_kv_cache(self.config, self.batch, self.key, self.value, written, spec=self.spec, **scales)
+            with one_thread():
+                write_kv_cache(self.config, self.batch, self.key, self.value, written, spec=self.spec, **scales)
         tolerance, lse_tolerance = TOLERANCES[self.config.dtype]
         layer, plan = self.layer(), self.plan()
         plain = layer.forward(self.query, self.key, self.value, self.cache, plan)
