@@ -67,7 +67,9 @@ def _changes(data: Mapping[str, Json]) -> str:
     if data["source"]["kind"] != "recomputed":
         return ""
     changes, uncompared = data["changes"], data["uncompared"]
-    values = [(item["where"], *(item[name] or "(not there)" for name in ("recorded", "recomputed"))) for item in changes]
+    values = [
+        (item["where"], *(item[name] or "(not there)" for name in ("recorded", "recomputed"))) for item in changes
+    ]
     rows = "".join(
         f'<tr><th scope="row">{escape(where)}</th><td>{escape(recorded)}</td><td>{escape(now)}</td></tr>'
         for where, recorded, now in values
