@@ -69,6 +69,10 @@ def test_a_backend_that_crashes_anywhere(
     ("code", "said"),
     [
         ("import sys\nsys.exit(7)", "exited with code 7"),
+        (
+            "import sys\nprint('one')\nprint('no licence\\n', file=sys.stderr)\nsys.exit(2)",
+            "code 2, after 'no licence'",
+        ),
         ("import os\nos._exit(0)", "exited with code 0"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
         ("raise SystemExit", "exited with code 0"),

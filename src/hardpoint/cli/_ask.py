@@ -42,6 +42,7 @@ _HEAVY_SECONDS: Final = 60.0
 _MUTE: Final = "ended without an answer"
 _FLOOD_BYTES: Final = 64 * 1024
 _SHOWN_CHARACTERS: Final = 4000
+_SHOWN_OF_A_LINE: Final = 200
 
 
 class AskError(HardpointError):
@@ -256,10 +257,16 @@ class _Child:
         if code == "crashed" and not self._is_mute:
             is_exit = self._ended.startswith("exited")
             message = f"ended the process: it {message}" if is_exit else f"{message}, and would take an engine with it"
+            # Of a crash the last lines are the interpreter's own.
+            message += f", after {self._last_line()!r}" if is_exit and self._last_line() else ""
         if unclear:
             others = " and ".join(dict.fromkeys(step.plugin for step in unclear))
             message += f"; or it is the doing of {others}, which had left threads or a timer running"
         return self._as_outcome(self._open[-1], code, message)
+
+    def _last_line(self) -> str:
+        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
+        return lines[-1][:_SHOWN_OF_A_LINE] if lines else ""
 
     def _what_happened(self) -> tuple[str, str]:
         if self._timed_out:

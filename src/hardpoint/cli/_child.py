@@ -32,6 +32,15 @@ _TIMERS: Final = tuple(
 )
 
 
+_NO_DIRECTORY: Final = {
+    "plugin": "this process",
+    "phase": "start",
+    "what": "has no working directory: it was deleted, and what is started in it may end at once (torch, for one). "
+    f"Looked at from {os.sep} instead",
+    "remedy": "change to a directory that exists",
+}
+
+
 class _Channel:
     """Frames on the pipe that is also standard output and standard error."""
 
@@ -106,6 +115,12 @@ def main(request: dict[str, Json]) -> None:
     no_core_file()
     channel = _Channel(request["nonce"])
     watcher = Watcher(channel, request["verdicts"])
+    try:
+        os.getcwd()
+    except OSError:
+        # Libraries may end the process over it, as the one of Intel does that comes with torch.
+        os.chdir(os.sep)
+        watcher.observations.append(_NO_DIRECTORY)
     _probing.watch(watcher)
     try:
         from hardpoint.cli._answers import answer

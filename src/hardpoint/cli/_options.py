@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Command = Any  # what click's decorators take and return
+
+
+_NAME: Final = re.compile(r"(?i)[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
+"""What a distribution may be called, by PEP 508."""
 
 
 class Look(NamedTuple):
@@ -119,13 +124,21 @@ def _source(snapshot: str | None, recompute: bool, simulate: str | None, package
 
 
 def _package(text: str) -> tuple[str, str | None]:
-    name, separator, version = text.partition("==")
-    if not name.strip() or (separator and not version.strip()):
+    name, separator, version = (part.strip() for part in text.partition("=="))
+    is_left_out = not separator and name.endswith("-")
+    name = name[:-1].strip() if is_left_out else name
+    if not _NAME.fullmatch(name):
         raise click.BadParameter(
             f"{text!r}: expected NAME==VERSION, or NAME- for one that is not installed", param_hint="--with"
         )
-    if not separator:
-        if name.endswith("-"):
-            return name[:-1].strip(), None
+    if is_left_out:
+        return name, None
+    if not version:
         raise click.BadParameter(f"{text!r}: a version is needed, such as {name}==1.0", param_hint="--with")
-    return name.strip(), version.strip()
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        raise click.BadParameter(f"{text!r}: {version!r} is no version", param_hint="--with") from None
+    return name, version

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Json = Any  # what JSON can hold
 
+_MAX_MODEL_BYTES: Final = 16 << 20
 _CHOICES: Final = {"kind": list(KINDS), "attention_type": list(map(str, AttentionType))}
 _TYPES: Final = {"str": str, "int": int, "bool": bool, "float": float}
 _HELP: Final = {
@@ -136,12 +137,25 @@ def read_configs(
 
 def _read_json(path: str) -> Json:
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        with open(path, "rb") as file:
+            content = file.read(_MAX_MODEL_BYTES + 1)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(content) > _MAX_MODEL_BYTES:
+        raise click.UsageError(f"{path} is longer than {_MAX_MODEL_BYTES >> 20} MiB, which no model's configuration is")
+    if not content.strip():
+        raise click.UsageError(f"{path} is empty; expected a model's config.json")
+    try:
+        # Of bytes it finds out the encoding, and takes a byte order mark.
+        return json.loads(content)
     except RecursionError:
         raise click.UsageError(f"{path} cannot be read as JSON: it is nested too deeply") from None
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"{path} cannot be read as JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{path} is no text; expected a model's config.json, not its weights") from None
+    except json.JSONDecodeError as error:
+        is_cut = not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string")
+        what = "it ends too early, as a file that was copied in part" if is_cut else str(error)
+        raise click.UsageError(f"{path} cannot be read as JSON: {what}") from None
 
 
 def select_data(look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None) -> dict[str, Json]:
