@@ -22,7 +22,7 @@ from hardpoint.cli._commands import COMMANDS, cli, run
 from hardpoint.cli._document import Cell, Heading, Hint, Paragraph, Table
 from hardpoint.cli._text import render
 from tests.cli.conftest import Shown
-from tests.plugins import config
+from tests.plugins import config, usable
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -534,7 +534,7 @@ def test_without_proc_and_with_a_read_only_file_system(site: Site, change: str) 
 
 def test_a_working_directory_that_was_deleted(site: Site, tmp_path: Path) -> None:
     """It is told, and the machine is looked at from elsewhere: libraries of torch end a process that has none."""
-    site.platform("host", rank="CPU", detect="import os\nos.getcwd()\n" + "return Detection.usable([])")
+    site.platform("host", rank="CPU", detect=f"import os\nos.getcwd()\n{usable()}")
     gone = tmp_path / "gone"
     gone.mkdir()
     command = f'rmdir "{gone}"; exec "{sys.executable}" -m hardpoint.cli platforms'
