@@ -5,13 +5,15 @@ What the doctor says first. The order is: bugs of plugins, what stops, what is l
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._hint_remedies import reason_of, remedy_for
 from hardpoint._hints_backends import backend_hints
+from hardpoint._settings import DISABLED_PLUGINS, PLUGINS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     Json = Any  # what JSON can hold
 
@@ -26,6 +28,7 @@ def find_hints(data: Mapping[str, Json]) -> list[dict[str, Json]]:
         _bugs,
         _settings,
         _no_platform,
+        _named_plugins,
         _platforms,
         _hardware,
         _devices,
@@ -109,6 +112,8 @@ def _nothing_usable(data: Mapping[str, Json], resolution: Mapping[str, Json]) ->
     if requested and others:
         how = "ask for" if resolution["source"] == "argument" else f"set {resolution['source']} to"
         helps.append(f"{how} one of: {', '.join(others)}")
+    elif blocked := [item for item in resolution["candidates"] if item["outcome"] == "blocked" and item["reasons"]]:
+        helps += [remedy_for(reason_of(item), item["provenance"]) for item in blocked if item["name"] == "cpu"]
     elif "cpu" not in installed:
         helps.append("pip install hardpoint-cpu, which always works")
     remedy = "; or ".join(dict.fromkeys(filter(None, helps))) or None
@@ -240,6 +245,39 @@ def _discovery(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     for fault in data["discovery"]["faults"]:
         remedy = "reinstall the distribution that it belongs to, or delete it"
         yield _hint("warning", fault["code"], fault["path"], f"broken metadata: {fault['message']}", remedy)
+
+
+def _named_plugins(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
+    """What is disabled by a name that no plugin has, and what is allowed by one that looks mistyped.
+
+    To allow a plugin that this machine does not have is no mistake.
+    """
+    from hardpoint._names import normalise_distribution
+
+    distributions = {normalise_distribution(item["distribution"]) for item in data["plugins"] if item["distribution"]}
+    known = sorted({item["plugin"] for item in data["plugins"]} | distributions)
+    for key, variable in (("plugins", PLUGINS), ("disabled_plugins", DISABLED_PLUGINS)):
+        named = data["settings"].get(key, ())
+        for name in named:
+            meant = None if name in known else _meant(name, [item for item in known if item not in named])
+            if name in known or (meant is None and variable == PLUGINS):
+                continue
+            remedy = f"write {meant}" if meant else f"take it out of {variable}"
+            what = f"{variable} names {name!r}, which is neither an installed plugin nor its distribution"
+            yield _hint("warning", "not_installed", variable, what, remedy)
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """The label that a name most likely stands for: a bare name is one of either kind's."""
+    import difflib
+
+    for item in known:
+        if item.partition("/")[2] == name:
+            return item
+    head, sign, tail = re.match(r"(?:(.*?)([-/]))?(.*)", name).groups("")  # type: ignore[union-attr]  # matches anything
+    # What all begin with would make any two alike.
+    tails = {item.removeprefix(head + sign): item for item in known if item.startswith(head + sign)}
+    return next((tails[found] for found in difflib.get_close_matches(tail, list(tails), 1, 0.75)), None)
 
 
 def _variables(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
