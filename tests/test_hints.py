@@ -291,3 +291,17 @@ def test_a_remedy_fits_what_was_said(code: str, message: str, said: str) -> None
     """Of causes with one code, each has its own."""
     provenance = {"plugin": "platform/x", "distribution": "fake-x"}
     assert (remedy_for({"code": code, "message": message}, provenance) or "").startswith(said)
+
+
+def test_platforms_that_are_not_among_the_allowed_are_told_together(site: Site) -> None:
+    """One line for all of them, where nothing else can be used; a single one has its own."""
+    site.platform("one")
+    site.platform("two")
+    alone(site)
+    asked = machine(site, variables={"HARDPOINT_PLUGINS": "platform/other"})
+    found = hints(hardpoint.inspect(machine=asked))
+    message = "HARDPOINT_PLUGINS leaves out platform/one, platform/two"
+    assert found[1] == ("warning", message, "add what is wanted of them to HARDPOINT_PLUGINS, or unset it")
+    assert [severity for severity, _, _ in found] == ["error", "warning"]
+    asked = machine(site, variables={"HARDPOINT_PLUGINS": "platform/other", "HARDPOINT_DISABLED_PLUGINS": "fake-two"})
+    assert "platform/one (fake-one 1.0) is not among HARDPOINT_PLUGINS" in str(hints(hardpoint.inspect(machine=asked)))

@@ -126,7 +126,14 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     if resolution is None:
         return
     chosen = resolution["platform"]
+    left_out = [] if chosen is not None else _left_out_together(resolution)
+    if left_out:
+        labels = [item["provenance"]["plugin"] for item in left_out]
+        message = f"HARDPOINT_PLUGINS leaves out {', '.join(labels)}"
+        yield _hint("warning", "blocked", PLUGINS, message, f"add what is wanted of them to {PLUGINS}, or unset it")
     for item in resolution["candidates"]:
+        if item in left_out:
+            continue
         if item["name"] == chosen or item["outcome"] not in _LOST or not item["reasons"]:
             continue
         reason = reason_of(item)
@@ -150,6 +157,19 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
                 text = f"platform {chosen}: {_first_line(reason)}"
                 severity = "advice" if reason["code"] in ("not_installed", "missing_dependency") else "warning"
                 yield _hint(severity, reason["code"], chosen, text, remedy_for(reason, item["provenance"]))
+
+
+def _left_out_together(resolution: Mapping[str, Json]) -> list[Json]:
+    """The platforms that are not among the allowed ones, where there are several; who asked for one hears of it."""
+    found = [
+        item
+        for item in resolution["candidates"]
+        if item["outcome"] == "blocked"
+        and item["provenance"]
+        and item["name"] not in resolution["requested"]
+        and any(reason["message"].endswith(f"is not among {PLUGINS}") for reason in item["reasons"])
+    ]
+    return found if len(found) > 1 else []
 
 
 def _hardware(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:

@@ -241,3 +241,15 @@ def test_a_thread_that_strikes_in_nobodys_code(site: Site, hardpoint_command: Co
     site.platform("early", detect=f"{THREAD.replace('DELAY', '0')}\nreturn Detection.absent('nothing')")
     data = hardpoint_command("doctor", "--json").json()
     assert {bug["plugin"] for bug in data["report"]["bugs"]} == {"platform/early"}
+
+
+@pytest.mark.parametrize("command", ["platforms", "backends", "settings", "select", "matrix"])
+def test_a_bug_of_either_kind_is_shown_by_every_command(site: Site, hardpoint_command: Command, command: str) -> None:
+    """What makes the exit code 3 is the first line, also where the command is about the other kind of plugin."""
+    site.platform("buggy", detect="return 1 / 0")
+    site.backend("wrong", plugin_top="1 / 0")
+    layer = ("--head-size", "64", "--num-heads", "4") if command in ("select", "matrix") else ()
+    shown = hardpoint_command(command, *layer)
+    assert shown.code == 3
+    assert shown.says("BUG platform/buggy (fake-buggy 1.0) has a bug (detect): ZeroDivisionError", 8)
+    assert shown.says("BUG backend/wrong (fake-wrong 1.0) has a bug (load): ZeroDivisionError", 8)
