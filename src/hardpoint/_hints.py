@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hardpoint._hint_remedies import reason_of, remedy_for
 from hardpoint._hints_backends import backend_hints
 from hardpoint._settings import DISABLED_PLUGINS, PLUGINS
+from hardpoint._torch_build import UNKNOWN_BUILD_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -155,7 +156,10 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         if item["outcome"] == "chosen":
             for reason in item["reasons"]:
                 text = f"platform {chosen}: {_first_line(reason)}"
-                severity = "advice" if reason["code"] in ("not_installed", "missing_dependency") else "warning"
+                # Of a simulated machine nobody has said how its torch is built, and it may be as it should.
+                is_unsaid = reason.get("remedy") == UNKNOWN_BUILD_REMEDY
+                is_advice = is_unsaid or reason["code"] in ("not_installed", "missing_dependency")
+                severity = "advice" if is_advice else "warning"
                 yield _hint(severity, reason["code"], chosen, text, remedy_for(reason, item["provenance"]))
 
 

@@ -582,3 +582,36 @@ def test_what_an_encoding_lacks_keeps_to_the_width() -> None:
     text = render([*blocks, Heading("… " * 30)], width=60, colour=False, encoding="ascii")
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("doctor --platform ch", ["chip"]),
+        ("doctor --platform chip,", ["chip,host", "chip,auto"]),
+        ("select --backend chip,p", ["chip,plain"]),
+        ("matrix --backend x", []),
+        ("select --kind m", ["mla_attention"]),
+    ],
+)
+def test_completion_of_values(site: Site, words: str, offered: list[str]) -> None:
+    """Names of what is installed, for the last element of a list too; nothing of a plugin is run."""
+    for name in ("chip", "host"):
+        site.platform(name, plugin_top="raise SystemExit('loaded')")
+    site.backend("plain", plugin_top="raise SystemExit('loaded')")
+    count = str(len(words.split()))
+    done = program(site, _HARDPOINT_COMPLETE="bash_complete", COMP_WORDS=f"hardpoint {words}", COMP_CWORD=count)
+    found = [line.removeprefix("plain,") for line in done.stdout.decode().splitlines()]
+    ours = ("chip", "host", "plain", "auto", "mla_attention")
+    assert [item for item in found if item.rpartition(",")[2] in ours] == offered
+    assert done.stderr == b""
+
+
+@pytest.mark.plugins
+def test_completion_of_profiles(site: Site) -> None:
+    """The names of the installed plugins' devices."""
+    site.allow("hardpoint-cuda")
+    done = program(
+        site, _HARDPOINT_COMPLETE="bash_complete", COMP_WORDS="hardpoint doctor --simulate l4,h1", COMP_CWORD="3"
+    )
+    assert done.stdout.decode().splitlines() == ["plain,l4,h100"]

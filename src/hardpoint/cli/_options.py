@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from hardpoint.cli._complete import complete_platforms, complete_profiles
 from hardpoint.cli._question import LIVE, Source
 
 if TYPE_CHECKING:
@@ -60,7 +61,12 @@ def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
             click.option(
                 "--markdown", "as_markdown", is_flag=True, help="Markdown for a bug report, without anything private."
             ),
-            click.option("--simulate", metavar="PROFILES", help="A simulated machine: h100, h100:8, h100:8,a100."),
+            click.option(
+                "--simulate",
+                metavar="PROFILES",
+                help="A simulated machine: h100, h100:8, h100:8,a100.",
+                shell_complete=complete_profiles,
+            ),
             click.option(
                 "--with",
                 "packages",
@@ -80,7 +86,10 @@ def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
                 help="With --snapshot: decide anew, with the plugins installed here, and list what changes.",
             ),
             click.option(
-                "--platform", metavar="NAMES", help="The platform to take, or several in order of preference."
+                "--platform",
+                metavar="NAMES",
+                help="The platform to take, or several in order of preference.",
+                shell_complete=complete_platforms,
             ),
         ]
         if depth:

@@ -12,6 +12,7 @@ from hardpoint.attention import AttentionConfig, AttentionType
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli import _show
 from hardpoint.cli._ask import AskError
+from hardpoint.cli._complete import complete_backends
 from hardpoint.cli._document import Hint, Paragraph
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import NOT_AVAILABLE, SELECTING, envelope, examine, exit_code_of
@@ -88,6 +89,7 @@ def layer_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--backend",
     metavar="NAMES",
+    shell_complete=complete_backends,
     help="The backend to take, or several in order of preference; a last 'auto' opens the automatic order.",
 )
 def select(look: Look, *, model: str | None, tensor_parallel: int, backend: str | None, **fields: Any) -> int:  # noqa: ANN401  # a config's fields
