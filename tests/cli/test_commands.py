@@ -25,6 +25,7 @@ from tests.cli.conftest import Shown
 from tests.plugins import config, usable
 
 if TYPE_CHECKING:
+    from hardpoint.cli._document import Block
     from tests.cli.conftest import Command
     from tests.plugins import Site
 
@@ -574,12 +575,9 @@ def test_a_package_that_is_none(hardpoint_command: Command, text: str, said: str
 
 def test_what_an_encoding_lacks_keeps_to_the_width() -> None:
     """What stands in its place is longer, and is laid out as it will be written."""
-    blocks = [
-        Hint("warning", "… " * 30, "– …" * 20),
-        Paragraph("→" * 79),
-        Table(((Cell("×…"), Cell("日 " * 40)),), ("→",)),
-    ]
-    text = render([*blocks, Heading("… " * 30)], width=60, colour=False, encoding="ascii")
+    table = Table(((Cell("×…"), Cell("日 " * 40)),), ("→",))
+    blocks: list[Block] = [Hint("warning", "… " * 30, "– …" * 20), Paragraph("→" * 79), table, Heading("… " * 30)]
+    text = render(blocks, width=60, colour=False, encoding="ascii")
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 60
 
