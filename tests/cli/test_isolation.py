@@ -69,6 +69,10 @@ def test_a_backend_that_crashes_anywhere(
     ("code", "said"),
     [
         ("import sys\nsys.exit(7)", "exited with code 7"),
+        (
+            "import sys\nprint('one')\nprint('no licence\\n', file=sys.stderr)\nsys.exit(2)",
+            "code 2, after 'no licence'",
+        ),
         ("import os\nos._exit(0)", "exited with code 0"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
         ("raise SystemExit", "exited with code 0"),
@@ -174,3 +178,78 @@ def test_a_plugin_that_closes_every_descriptor(site: Site, hardpoint_command: Co
     assert bug["message"].startswith("ended without an answer")
     assert "SIG" not in bug["message"]
     assert data["report"]["resolution"]["platform"] == "host"
+
+
+THREAD = """
+import os, threading, time
+def later():
+    time.sleep(DELAY)
+    os.abort()
+threading.Thread(target=later, daemon=True).start()
+"""
+SLOW = "import time\ntime.sleep(1)\nreturn Detection.absent('not here')"
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        THREAD.replace("DELAY", "0.3"),
+        "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0.3)",
+        "import faulthandler\nfaulthandler.dump_traceback_later(0.3, exit=True)",
+    ],
+)
+def test_what_a_plugin_left_running_is_its_own_fault(site: Site, hardpoint_command: Command, left: str) -> None:
+    """Not that of the plugin that happens to run when it strikes, which is asked in peace."""
+    site.platform("early", detect=f"{left}\nreturn Detection.absent('nothing')")
+    site.platform("later", detect=SLOW)
+    data = hardpoint_command("platforms", "--json").json()
+    (bug,) = data["bugs"]
+    assert (bug["plugin"], bug["phase"], bug["code"]) == ("platform/early", "detect", "crashed")
+    assert "left threads or a timer running" in bug["message"]
+    assert "while platform/later was running (detect)" in bug["message"]
+    outcomes = {item["name"]: item["outcome"] for item in data["resolution"]["candidates"]}
+    assert (outcomes["later"], outcomes["early"], outcomes["host"]) == ("absent", "bug", "chosen")
+
+
+def test_a_thread_that_does_no_harm_is_not_blamed(site: Site, hardpoint_command: Command) -> None:
+    """Whoever crashes is to blame still, and without the other's threads the same happens."""
+    quiet = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    site.platform("early", detect=f"{quiet}\nreturn Detection.absent('nothing')")
+    site.platform("later", detect=SEGFAULT)
+    data = hardpoint_command("platforms", "--json").json()
+    (bug,) = data["bugs"]
+    assert (bug["plugin"], "early" in bug["message"]) == ("platform/later", False)
+    outcomes = {item["name"]: item["outcome"] for item in data["resolution"]["candidates"]}
+    assert outcomes["early"] == "absent"
+
+
+def test_where_nobody_can_tell_both_are_named(site: Site, hardpoint_command: Command) -> None:
+    """Without the platform that left threads its backend is not asked at all: the blame says so."""
+    site.monkeypatch.setenv("HARDPOINT_PLATFORM", "chip")
+    quiet = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    site.platform("chip", platform_top=quiet)
+    site.backend("crasher", top=SEGFAULT)
+    data = hardpoint_command("backends", "--json").json()
+    (bug,) = data["bugs"]
+    assert bug["plugin"] == "backend/crasher"
+    assert bug["message"].endswith("or it is the doing of platform/chip, which had left threads or a timer running")
+    assert data["selections"][0]["backend"] == "plain"
+
+
+def test_a_thread_that_strikes_in_nobodys_code(site: Site, hardpoint_command: Command) -> None:
+    """Not in a plugin's step, but afterwards: still the plugin's doing."""
+    site.platform("early", detect=f"{THREAD.replace('DELAY', '0')}\nreturn Detection.absent('nothing')")
+    data = hardpoint_command("doctor", "--json").json()
+    assert {bug["plugin"] for bug in data["report"]["bugs"]} == {"platform/early"}
+
+
+@pytest.mark.parametrize("command", ["platforms", "backends", "settings", "select", "matrix"])
+def test_a_bug_of_either_kind_is_shown_by_every_command(site: Site, hardpoint_command: Command, command: str) -> None:
+    """What makes the exit code 3 is the first line, also where the command is about the other kind of plugin."""
+    site.platform("buggy", detect="return 1 / 0")
+    site.backend("wrong", plugin_top="1 / 0")
+    layer = ("--head-size", "64", "--num-heads", "4") if command in ("select", "matrix") else ()
+    shown = hardpoint_command(command, *layer)
+    assert shown.code == 3
+    assert shown.says("BUG platform/buggy (fake-buggy 1.0) has a bug (detect): ZeroDivisionError", 8)
+    assert shown.says("BUG backend/wrong (fake-wrong 1.0) has a bug (load): ZeroDivisionError", 8)

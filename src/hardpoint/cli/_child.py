@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint import _probing
@@ -23,6 +25,20 @@ if TYPE_CHECKING:
 
 FRAME_BYTES: Final = 2048
 """Of an answer, per frame. Linux writes up to 4096 bytes to a pipe at once, so that nothing comes between."""
+
+
+_TIMERS: Final = tuple(
+    getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)
+)
+
+
+_NO_DIRECTORY: Final = {
+    "plugin": "this process",
+    "phase": "start",
+    "what": "has no working directory: it was deleted, and what is started in it may end at once (torch, for one). "
+    f"Looked at from {os.sep} instead",
+    "remedy": "change to a directory that exists",
+}
 
 
 class _Channel:
@@ -51,7 +67,7 @@ class Watcher:
     def __init__(self, channel: _Channel, verdicts: Sequence[Mapping[str, Json]]) -> None:
         self._channel = channel
         self._verdicts = {(item["plugin"], item["phase"], item["what"]): item for item in verdicts}
-        self._open: list[tuple[Provenance, Phase, dict[str, str]]] = []
+        self._open: list[tuple[Provenance, Phase, dict[str, str], set[int]]] = []
         self.observations: list[dict[str, Json]] = []
 
     def begin(self, provenance: Provenance, phase: Phase, what: str) -> None:
@@ -63,13 +79,13 @@ class Watcher:
             )
             raise Replayed(Failure(Outcome.BUG, phase, reason))
         self._channel.send("b", json.dumps([provenance.plugin, str(phase), what, str(provenance)]))
-        self._open.append((provenance, phase, dict(os.environ)))
+        self._open.append((provenance, phase, dict(os.environ), _running()))
 
     def end(self) -> None:
         """See `hardpoint._probing.Watcher`."""
-        provenance, phase, before = self._open.pop()
+        provenance, phase, before, running = self._open.pop()
         _flush()
-        self._channel.send("e", "")
+        self._channel.send("e", "left" if _running() - running else "")
         if dict(os.environ) != before:
             self._undo(provenance, phase, before)
 
@@ -99,6 +115,12 @@ def main(request: dict[str, Json]) -> None:
     no_core_file()
     channel = _Channel(request["nonce"])
     watcher = Watcher(channel, request["verdicts"])
+    try:
+        os.getcwd()
+    except OSError:
+        # Libraries may end the process over it, as the one of Intel does that comes with torch.
+        os.chdir(os.sep)
+        watcher.observations.append(_NO_DIRECTORY)
     _probing.watch(watcher)
     try:
         from hardpoint.cli._answers import answer
@@ -115,6 +137,17 @@ def main(request: dict[str, Json]) -> None:
     os.dup2(nowhere, 2)
     channel.send_answer(kind, value)
     os._exit(0)
+
+
+def _running() -> set[int]:
+    """The threads of this process that are not ours, by their ids; 0 stands for a timer that will send a signal."""
+    own = {thread.native_id for thread in threading.enumerate() if thread.name.startswith("hardpoint-")}
+    try:
+        found = {int(name) for name in os.listdir("/proc/self/task")}
+    except OSError:
+        found = {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}
+    is_set = any(signal.getitimer(timer)[0] for timer in _TIMERS)
+    return found - own | ({0} if is_set else set())
 
 
 def _flush() -> None:
