@@ -18,6 +18,9 @@ struct alignas(64) TileConfig {
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// GCC's tile intrinsics do not say which memory they read and write: this keeps loads and stores on their side of them.
+inline void settle() { __asm__ volatile("" ::: "memory"); }
+
 inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 // 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
@@ -73,6 +76,7 @@ struct Products {
     bool done() const { return block == blocks; }
     int left() const { return (blocks - block) * depth - k; }
     void step() {
+        settle();
         float *to = c + block * 32;
         if (k == 0) {
             if (add) {
@@ -101,6 +105,7 @@ struct Products {
         _tile_stored(1, to + 16, ldc * 4);
         _tile_stored(2, to + 16 * ldc, ldc * 4);
         _tile_stored(3, to + 16 * ldc + 16, ldc * 4);
+        settle();
         k = 0;
         block++;
     }
@@ -154,6 +159,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     std::fill(largest, largest + padded, -INFINITE);
     std::fill(weight, weight + padded, 0.f);
     const TileConfig config;
+    settle();
     _tile_loadconfig(&config);
     constexpr float LOG2_E = 1.44269504f;
     const bool plain = layer.soft_cap == 0 && layer.slopes.empty() && c.scale > 0;
