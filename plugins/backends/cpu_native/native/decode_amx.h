@@ -100,17 +100,17 @@ class TiledDecode {
         _tile_loadconfig(&config);
     }
 
-    // Multiplies a head's queries with a unit's keys.
+    // Multiplies a head's queries with a unit's keys, and fetches those that come next.
     void score(const Unit<T, KEYS> &unit, const Unit<T, KEYS> *later, float *logits) {
         const TiledHead &head = heads_[unit.head];
         const int steps = size / 32;
-        int fetched = 0;
         // Rows that have to be copied are so before the tiles of those before them multiply: stores take their time.
         auto rows = [&](int k) { return sixteen(unit.keys, unit, k, layer.head_size, c.keys.token); };
         Sixteen next[2] = {rows(0), rows(16)};
         for (int k = 0; k < KEYS; k += 32) {
             const Sixteen first = next[0], second = next[1];
             if (k + 32 < KEYS) next[0] = rows(k + 32), next[1] = rows(k + 48);
+            const T *const *soon = k + 32 < KEYS ? unit.keys + k + 32 : later ? later->keys : nullptr;
             settle();
             _tile_zero(0);
             _tile_zero(1);
@@ -120,9 +120,9 @@ class TiledDecode {
                 _tile_dpbf16ps(0, 3, 2);
                 _tile_loadd(4, second.from + d * 32, second.stride * 2);
                 _tile_dpbf16ps(1, 4, 2);
-                if (later)
-                    for (const int until = fetched + 16 / steps + 1; fetched < std::min(until, KEYS); fetched++)
-                        fetch(later->keys[fetched], layer.head_size * sizeof(T));
+                if (soon)
+                    for (int i = d * 32 / steps; i < (d + 1) * 32 / steps; i++)
+                        fetch(soon[i], layer.head_size * sizeof(T));
             }
             _tile_stored(0, logits + k * columns, columns * 4);
             _tile_stored(1, logits + (k + 16) * columns, columns * 4);
@@ -189,7 +189,6 @@ class TiledDecode {
         Sixteen rows[KEYS / 16];
         for (int i = 0; i < KEYS / 16; i++) rows[i] = sixteen(unit.values, unit, i * 16, layer.v_head_size, c.values.token);
         settle();
-        int fetched = 0;
         for (int d = 0; d < v_size; d += 64) {
             const bool two = d + 32 < v_size;
             float *sum = head.sum + d * columns, *next = sum + 32 * columns;
@@ -203,9 +202,9 @@ class TiledDecode {
                     _tile_loadd(4, rows[i].from + d + 32, rows[i].stride * 2);
                     _tile_dpbf16ps(7, 5, 4);
                 }
-                if (later)
-                    for (const int until = fetched + 8; fetched < std::min(until, KEYS); fetched++)
-                        fetch(later->values[fetched], layer.v_head_size * sizeof(T));
+                const T *const *soon = i + 1 < KEYS / 16 ? unit.values + 16 * (i + 1) : later ? later->values : nullptr;
+                if (d == 0 && soon)
+                    for (int k = 0; k < 16; k++) fetch(soon[k], layer.v_head_size * sizeof(T));
             }
             _tile_stored(6, sum, 64);
             if (two) _tile_stored(7, next, 64);
@@ -242,19 +241,24 @@ class TiledDecode {
         const int width = Elements<T>::padded(elements);
         if constexpr (sizeof(T) == 2)
             if (unit.straight[first / 16] && width == elements) return {rows[first], token};
-        bfloat16 *to = copied_ + first * width;
-        for (int k = first; k < first + 16; k++)
-            for (int d = 0; d < width; d += Elements<T>::STEP, to += Elements<T>::STEP) {
-                const int left = k < unit.count ? elements - d : 0;
+        const int there = std::clamp(unit.count - first, 0, 16);
+        if (there < 16) std::memset(copied_ + first * width, 0, size_t(16) * width * sizeof(bfloat16));
+        for (int d = 0; d < width; d += Elements<T>::STEP) {
+            const int left = elements - d;
+            const __mmask32 pairs = left >= 32 ? ~0u : (1u << left) - 1;
+            [[maybe_unused]] const __mmask64 bytes = left >= 64 ? ~0ull : (1ull << left) - 1;
+            for (int k = first; k < first + there; k++) {
+                bfloat16 *to = copied_ + k * width + d;
                 if constexpr (sizeof(T) == 2) {
-                    _mm512_store_si512(to, _mm512_maskz_loadu_epi16(left >= 32 ? ~0u : (1u << left) - 1, rows[k] + d));
+                    _mm512_store_si512(to, _mm512_maskz_loadu_epi16(pairs, rows[k] + d));
                 } else {
                     __m512i low, high;
-                    widen<T>(_mm512_maskz_loadu_epi8(left >= 64 ? ~0ull : (1ull << left) - 1, rows[k] + d), low, high);
+                    widen<T>(_mm512_maskz_loadu_epi8(bytes, rows[k] + d), low, high);
                     _mm512_store_si512(to, low);
                     _mm512_store_si512(to + 32, high);
                 }
             }
+        }
         return {copied_ + first * width, width};
     }
 
@@ -301,14 +305,14 @@ void decode_amx(const Call<T> &c, const Item &item, int first_head, int heads, f
     Tiled tiled(c, c.step.sequences[item.sequence], first_head, heads);
     const Keys *last = nullptr;
     int number = 0;
-    auto end = [&](const Keys *later) {
+    auto end = [&](const Keys *next) {
         if (last == nullptr) return;
         tiled.weigh(*last, tiled.logits(number - 1));
-        tiled.mix(*last, later);
+        tiled.mix(*last, next);
     };
     each_unit<Tiled::KEYS, 1>(c, item, first_head, heads, [&](const Keys &unit, const Keys *later) {
         tiled.score(unit, later, tiled.logits(number));
-        end(later);
+        end(&unit);
         last = &unit, number++;
     });
     end(nullptr);
