@@ -97,18 +97,20 @@ void attend_one(const Call<T> &c, const Item &item, int first_head, int heads, P
     thread_local Scratch own;
     const int start = item.merge < 0 ? 0 : step.part_start[item.merge];
     float *state = item.merge < 0 ? own.floats(heads * stride) : parts.part(start + item.part, kv_heads, first_head);
-    bool tiled = false;
+    bool done = false;
 #if defined(__AMX_BF16__)
     if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, float16>) {
-        if (layer.storage == Storage::bfloat16) {
-            tiled = true;
-            if (group <= HEADS_AMX) decode_amx(c, item, first_head, heads, state, stride);
-            else
-                for (int h = 0; h < heads; h++) prefill_amx(c, item, first_head + h, state + h * stride);
+        // For a few keys tiles are not worth being filled.
+        if (layer.storage == Storage::bfloat16 && group <= HEADS_AMX && item.high - item.low >= 32) {
+            decode_amx(c, item, first_head, heads, state, stride);
+            done = true;
+        } else if (has_tiles<T>(layer, group)) {
+            for (int h = 0; h < heads; h++) prefill_amx(c, item, first_head + h, state + h * stride);
+            done = true;
         }
     }
 #endif
-    if (!tiled) decode(c, item, first_head, heads, state, stride);
+    if (!done) decode(c, item, first_head, heads, state, stride);
     if (item.merge < 0) {
         for (int i = 0; i < heads * group; i++) {
             const float *sum = state + i / group * stride, *largest = sum + size_t(group) * v_size;

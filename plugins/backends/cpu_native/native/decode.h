@@ -304,7 +304,7 @@ void each_unit(const Call<T> &c, const Item &item, int first_head, int heads, Wo
     };
     for (int number = 0; number < std::min(units, AHEAD); number++) {
         const Unit<T, KEYS> &unit = find(number);
-        for (int i = 0; i < KEYS; i++) {
+        for (int i = 0; i < unit.count; i++) {
             fetch(unit.keys[i], layer.head_size * sizeof(T));
             fetch(unit.values[i], layer.v_head_size * sizeof(T));
         }

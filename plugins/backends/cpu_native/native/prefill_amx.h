@@ -8,7 +8,7 @@
 
 namespace hardpoint::HARDPOINT_ISA {
 
-constexpr int ROWS_AMX = 512;
+constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, and their sums fit into the second-level cache
 constexpr int PANEL_AMX = 256;
 constexpr int STRIP = 32;  // rows that pass through both products together
 
@@ -111,16 +111,14 @@ struct Products {
     }
 };
 
-// 2 to the power of x <= 0, to the digits of a bfloat16.
+// 2 to the power of x <= 0, to the digits of a bfloat16; the reduction and the scale both know what to do with minus
+// infinity.
 inline vf power_of_two(vf x) {
-    __m512 t = (__m512)larger(broadcast(-200.f), x);
-    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    vf f = (vf)t - (vf)n;
-    vf p = 9.61812911e-3f * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.f;
-    return (vf)_mm512_scalef_ps((__m512)p, n);
+    const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // above the next integer below
+    vf p = 7.80245195e-2f * f + 2.26067178e-1f;
+    p = p * f + 6.95833522e-1f;
+    p = p * f + 9.99925221e-1f;
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
 }
 
 // 32 rows of an item on their way through a panel.
