@@ -8,7 +8,7 @@
 
 namespace hardpoint::HARDPOINT_ISA {
 
-constexpr int ROWS_AMX = 512;
+constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, and their sums fit into the second-level cache
 constexpr int PANEL_AMX = 256;
 constexpr int STRIP = 32;  // rows that pass through both products together
 
@@ -17,6 +17,9 @@ struct alignas(64) TileConfig {
     uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
+
+// GCC's tile intrinsics do not say which memory they read and write: this keeps loads and stores on their side of them.
+inline void settle() { __asm__ volatile("" ::: "memory"); }
 
 inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
@@ -73,6 +76,7 @@ struct Products {
     bool done() const { return block == blocks; }
     int left() const { return (blocks - block) * depth - k; }
     void step() {
+        settle();
         float *to = c + block * 32;
         if (k == 0) {
             if (add) {
@@ -101,21 +105,20 @@ struct Products {
         _tile_stored(1, to + 16, ldc * 4);
         _tile_stored(2, to + 16 * ldc, ldc * 4);
         _tile_stored(3, to + 16 * ldc + 16, ldc * 4);
+        settle();
         k = 0;
         block++;
     }
 };
 
-// 2 to the power of x <= 0, to the digits of a bfloat16.
+// 2 to the power of x <= 0, to the digits of a bfloat16; the reduction and the scale both know what to do with minus
+// infinity.
 inline vf power_of_two(vf x) {
-    __m512 t = (__m512)larger(broadcast(-200.f), x);
-    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    vf f = (vf)t - (vf)n;
-    vf p = 9.61812911e-3f * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.f;
-    return (vf)_mm512_scalef_ps((__m512)p, n);
+    const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // above the next integer below
+    vf p = 7.80245195e-2f * f + 2.26067178e-1f;
+    p = p * f + 6.95833522e-1f;
+    p = p * f + 9.99925221e-1f;
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
 }
 
 // Takes products out of a row: all but [low, high).
@@ -164,6 +167,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     std::fill(largest, largest + padded, -INFINITE);
     std::fill(weight, weight + padded, 0.f);
     const TileConfig config;
+    settle();
     _tile_loadconfig(&config);
     constexpr float LOG2_E = 1.44269504f;
     const bool plain = layer.soft_cap == 0 && layer.slopes.empty() && c.scale > 0;
