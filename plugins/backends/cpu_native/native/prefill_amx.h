@@ -50,14 +50,20 @@ void pack_keys(const T *const *rows, int keys, int size, bfloat16 *to) {
 // Values: tiles of 32 keys x 16 dimensions, tile (dimension block, key block) after the other.
 template <class T>
 void pack_values(const T *const *rows, int keys, int size, bfloat16 *to) {
-    auto wide = [size](const T *row, int d) {
-        return row && d < size ? _mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs(row + d, 16))) : _mm512_setzero_si512();
+    // Neighbouring lanes take in what the interleaving below puts next to one another.
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    auto part = [&](const T *row, int d) {
+        return row ? _mm512_permutexvar_epi64(order, pairs(row + d, size - d)) : _mm512_setzero_si512();
     };
-    for (int d = 0; d < round_up(size, 32); d += 16)
-        for (int k = 0; k < keys; k += 32, to += 512)
-            for (int i = 0; i < 16; i++)
-                _mm512_store_si512(to + i * 32, _mm512_or_si512(wide(rows[k + 2 * i], d),
-                                                                _mm512_slli_epi32(wide(rows[k + 2 * i + 1], d), 16)));
+    const size_t block = size_t(keys) * 16;
+    for (int k = 0; k < keys; k += 2) {
+        bfloat16 *pair = to + k / 32 * 512 + k % 32 * 16;
+        for (int d = 0; d < size; d += 32, pair += 2 * block) {
+            const __m512i x = part(rows[k], d), y = part(rows[k + 1], d);
+            _mm512_store_si512(pair, _mm512_unpacklo_epi16(x, y));
+            _mm512_store_si512(pair + block, _mm512_unpackhi_epi16(x, y));
+        }
+    }
 }
 
 // Products of 32 rows with packed columns, two blocks of 16 after the other, in small steps: so that vectors can work
@@ -218,6 +224,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
             const Strip strip = strips[i];
             before = mix(i - 1), after = score(i + 1);
             const int steps = (before.left() + after.left() + strip.rows - 1) / strip.rows;
+            int due = 0;
             for (int r = 0; r < strip.rows; r++) {
                 const int line = strip.first_row + r, token = item.first + line / group;
                 float *row = logits[i & 1] + r * PANEL_AMX, &old = largest[line];
@@ -245,10 +252,11 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
                     total += p, more += q;
                     _mm512_store_si512(weights[i & 1] + r * PANEL_AMX + j,
                                        (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
-                }
-                for (int step = 0; step < steps; step++) {
-                    if (!before.done()) before.step();
-                    else if (!after.done()) after.step();
+                    // So close together that the processor has both within its sight.
+                    for (due += steps * 32; due >= strip.columns; due -= strip.columns) {
+                        if (!before.done()) before.step();
+                        else if (!after.done()) after.step();
+                    }
                 }
                 if (top != old) {
                     const float fade = exponential(broadcast(old) - base)[0];
