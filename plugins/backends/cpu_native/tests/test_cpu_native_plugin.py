@@ -80,6 +80,7 @@ def test_the_platform_takes_it_first(config: AttentionConfig) -> None:
 FLAGS = {
     "-mamx-tile": {"amx_tile"},
     "-mamx-bf16": {"amx_bf16"},
+    "-mamx-int8": {"amx_int8"},
     "-mavx512bf16": {"avx512_bf16"},
     "-march=armv8.2-a+bf16+fp16": {"asimd", "atomics", "asimdrdm", "fphp", "asimdhp", "bf16"},
 }
