@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -307,7 +307,13 @@ def test_a_failure_of_our_own_is_no_plugin_s(site: Site, monkeypatch: pytest.Mon
     start = _ask._START.replace("main(request)", "")
     broken = "import hardpoint._report as r; r.find_hardware = lambda machine: 1 / 0; main(request)"
     monkeypatch.setattr(_ask, "_START", f"{start}{broken}")
-    question = {"what": "examine", "machine": {"kind": "live"}, "configs": [], "depth": "static", "platform": None}
+    question: dict[str, Any] = {
+        "what": "examine",
+        "machine": {"kind": "live"},
+        "configs": [],
+        "depth": "static",
+        "platform": None,
+    }
     question |= {"backend": None, "kernels": False, "parts": []}
     with pytest.raises(_ask.AskError, match=r"in no plugin's code\n[^$]*ZeroDivisionError"):
         _ask.ask(question, probe_timeout_seconds=5, progress=lambda text: None)
