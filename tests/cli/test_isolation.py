@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from hardpoint.cli import _ask
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -253,3 +255,65 @@ def test_a_bug_of_either_kind_is_shown_by_every_command(site: Site, hardpoint_co
     assert shown.code == 3
     assert shown.says("BUG platform/buggy (fake-buggy 1.0) has a bug (detect): ZeroDivisionError", 8)
     assert shown.says("BUG backend/wrong (fake-wrong 1.0) has a bug (load): ZeroDivisionError", 8)
+
+
+def test_a_plugin_that_forks_and_returns_twice(site: Site, hardpoint_command: Command) -> None:
+    """The copy ends where our code begins; the answer is given once."""
+    site.platform("forker", detect="import os\nos.fork()\nreturn Detection.absent('twice')")
+    data = hardpoint_command("platforms", "--json").json()
+    assert [item["name"] for item in data["resolution"]["candidates"]].count("forker") == 1
+    assert (data["resolution"]["platform"], data["bugs"]) == ("host", [])
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "import builtins\ndef refuse(*a, **k):\n    raise ImportError('mine')\nbuiltins.__import__ = refuse",
+            "after 'ImportError: mine'",
+        ),
+        ("import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))", "Too many open files"),
+    ],
+)
+def test_a_plugin_that_spoils_the_process(site: Site, hardpoint_command: Command, code: str, said: str) -> None:
+    """What fails afterwards is nobody's code: it is found out without whom all is well."""
+    site.platform("early", detect="return Detection.absent('nothing')")
+    site.platform("spoiler", detect=f"{code}\nreturn Detection.absent('nothing')")
+    data = hardpoint_command("platforms", "--json").json()
+    (bug,) = data["bugs"]
+    assert (bug["plugin"], bug["phase"], bug["code"]) == ("platform/spoiler", "detect", "crashed")
+    assert bug["message"].startswith("spoils the process for all others, which then exited with code 1, after")
+    assert said in bug["message"]
+    assert data["resolution"]["platform"] == "host"
+
+
+def test_a_plugin_that_takes_away_the_path_and_the_directory(site: Site, hardpoint_command: Command) -> None:
+    """It is told, and the others decide as if it had not."""
+    site.platform(
+        "taker", detect="import os, sys\nsys.path[:] = ['/new']\nos.chdir('/')\nreturn Detection.absent('no')"
+    )
+    site.platform("zealous", detect="import os, sys\nreturn Detection.absent(f'{os.getcwd()} {sys.path[-1]}')")
+    data = hardpoint_command("doctor", "--json").json()
+    told = [item["what"] for item in data["report"]["observations"] if item["plugin"] == "platform/taker"]
+    assert len(told) == 2
+    assert "entries from the import path (detect); undone here, and not in an engine" in told[0]
+    assert told[1] == "changed the working directory (detect); undone here, and not in an engine"
+    (zealous,) = [item for item in data["report"]["resolution"]["candidates"] if item["name"] == "zealous"]
+    assert zealous["reasons"][0]["message"] == f"{os.getcwd()} /new"
+
+
+def test_a_failure_of_our_own_is_no_plugin_s(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it comes without any plugin's step as well, nobody is blamed."""
+    start = _ask._START.replace("main(request)", "")
+    broken = "import hardpoint._report as r; r.find_hardware = lambda machine: 1 / 0; main(request)"
+    monkeypatch.setattr(_ask, "_START", f"{start}{broken}")
+    question: dict[str, Any] = {
+        "what": "examine",
+        "machine": {"kind": "live"},
+        "configs": [],
+        "depth": "static",
+        "platform": None,
+    }
+    question |= {"backend": None, "kernels": False, "parts": []}
+    with pytest.raises(_ask.AskError, match=r"in no plugin's code\n[^$]*ZeroDivisionError"):
+        _ask.ask(question, probe_timeout_seconds=5, progress=lambda text: None)

@@ -2,7 +2,8 @@
 
 One child answers the whole question. Should it die or fall silent, then the plugin whose code it was in is known; the
 question is asked anew with that step answered by what happened, until it is answered. Where another plugin had left
-threads or a timer running, it is tried first whether all is well without that one: then it is the one to blame.
+threads or a timer running, it is tried first whether all is well without that one: then it is the one to blame. Where
+the process ends in nobody's code, though some plugin's ran before, it is tried which one's absence mends it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ def ask(question: Mapping[str, Json], *, probe_timeout_seconds: float, progress:
         if answer is not None:
             return answer
         verdict: dict[str, Json] | None = None
+        if child.may_be_spoilt():
+            everybody = [child.accusation(step) for step in child.suspects()]
+            if _Child(question, [*verdicts, *everybody], probe_timeout_seconds, progress).run() is None:
+                # It is no plugin's doing.
+                child.verdict()
         unclear: list[_Step] = []
         for suspect in child.suspects():
             accusation = child.accusation(suspect)
@@ -109,7 +115,7 @@ class _Child:
         self._request = {"question": question, "verdicts": verdicts, "path": _path(), "nonce": nonce}
         self._frames = Frames(nonce)
         self._open: list[_Step] = []
-        self._passed: set[_Step] = set()
+        self._passed: dict[_Step, None] = {}
         self._left_running: list[_Step] = []
         self._printed: dict[_Step | None, int] = {}
         self._tail = b""
@@ -189,7 +195,7 @@ class _Child:
             self._progress(f"{step.plugin}: {step.phase} {step.what}".rstrip())
         elif self._open:
             step = self._open.pop()
-            self._passed.add(step)
+            self._passed[step] = None
             if content and step not in self._left_running:
                 self._left_running.append(step)
         return time.monotonic() + self._limit()
@@ -199,8 +205,12 @@ class _Child:
         self._printed[step] = self._printed.get(step, 0) + len(content)
         self._tail = (self._tail + content)[-_SHOWN_CHARACTERS:]
 
-    def _read_answer(self, kind: str) -> Answer:
-        value = json.loads("".join(self._answer))
+    def _read_answer(self, kind: str) -> Answer | None:
+        try:
+            value = json.loads("".join(self._answer))
+        except ValueError:
+            # Something else wrote between.
+            return None
         if kind == "E":
             raise AskError(value["message"], value["type"])
         floods = [
@@ -220,8 +230,17 @@ class _Child:
         light = bool(self._open) and self._open[-1].phase in _LIGHT_PHASES
         return self._timeout * _LIGHT_FACTOR if light else max(self._timeout * _HEAVY_FACTOR, _HEAVY_SECONDS)
 
+    def may_be_spoilt(self) -> bool:
+        """Whether the process ended in nobody's code, after some plugin's, which may have changed what all rely on."""
+        return not self._open and not self._timed_out and bool(self._passed)
+
     def suspects(self) -> list[_Step]:
-        """The steps of other plugins that had left something running when the process ended."""
+        """The steps of other plugins that had left something running when the process ended.
+
+        Where it ended in nobody's code, all that ran before, the last one first.
+        """
+        if self.may_be_spoilt():
+            return list(dict.fromkeys([*self._left_running, *reversed(self._passed)]))[:MAX_DEATHS]
         dying = self._open[-1].plugin if self._open else None
         return [step for step in self._left_running if step.plugin != dying]
 
@@ -236,12 +255,14 @@ class _Child:
         return bool(self._timed_out or self._ended) and self._open[-1:] == other._open[-1:]
 
     def accusation(self, suspect: _Step) -> dict[str, Json]:
-        """The outcome of a step that has left something running, if that is what ended the process."""
-        during = f" while {self._open[-1].plugin} was running ({self._open[-1].phase})" if self._open else ""
+        """The outcome of a step that has left something running or spoilt, if that is what ended the process."""
         code, message = self._what_happened()
-        return self._as_outcome(
-            suspect, code, f"left threads or a timer running, and then the process {message}{during}"
-        )
+        if suspect in self._left_running:
+            during = f" while {self._open[-1].plugin} was running ({self._open[-1].phase})" if self._open else ""
+            told = f"left threads or a timer running, and then the process {message}{during}"
+        else:
+            told = f"spoils the process for all others, which then {message}, after {self._last_line()!r}"
+        return self._as_outcome(suspect, code, told)
 
     def verdict(self, unclear: Sequence[_Step] = ()) -> dict[str, Json]:
         """What happened, as the outcome of the step in which it did; it may be the doing of `unclear`.

@@ -6,12 +6,17 @@ and ends. So whatever happens to this process, the parent knows in whose code it
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+
+# Bound here: a plugin may put something else into their modules.
+from json import dumps
+from os import _exit as end_process
+from os import getpid
+from os import write as write_bytes
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hardpoint import _probing
 from hardpoint._probing import Failure, Replayed
@@ -48,14 +53,18 @@ class _Channel:
         self._opening, self._closing = f"\0{nonce}<".encode(), f">{nonce}\0".encode()
         # Of its own, so that a plugin may close or replace standard output.
         self._descriptor = os.dup(1)
+        self._process = getpid()
 
     def send(self, kind: str, text: str) -> None:
         """One frame, in one write."""
-        os.write(self._descriptor, self._opening + kind.encode() + text.encode("ascii") + self._closing)
+        if getpid() != self._process:
+            # The copy of a plugin that forks and returns twice.
+            end_process(1)
+        write_bytes(self._descriptor, self._opening + kind.encode() + text.encode("ascii") + self._closing)
 
     def send_answer(self, kind: str, value: Json) -> None:
         """JSON of any size, in frames, with nobody else writing any more."""
-        text = json.dumps(value)
+        text = dumps(value)
         for start in range(0, len(text), FRAME_BYTES):
             self.send("+", text[start : start + FRAME_BYTES])
         self.send(kind, "")
@@ -67,7 +76,7 @@ class Watcher:
     def __init__(self, channel: _Channel, verdicts: Sequence[Mapping[str, Json]]) -> None:
         self._channel = channel
         self._verdicts = {(item["plugin"], item["phase"], item["what"]): item for item in verdicts}
-        self._open: list[tuple[Provenance, Phase, dict[str, str], set[int]]] = []
+        self._open: list[tuple[Provenance, Phase, _Before]] = []
         self.observations: list[dict[str, Json]] = []
 
     def begin(self, provenance: Provenance, phase: Phase, what: str) -> None:
@@ -78,16 +87,22 @@ class Watcher:
                 code=known["code"], message=known["message"], remedy=known["remedy"], detail=known["detail"]
             )
             raise Replayed(Failure(Outcome.BUG, phase, reason))
-        self._channel.send("b", json.dumps([provenance.plugin, str(phase), what, str(provenance)]))
-        self._open.append((provenance, phase, dict(os.environ), _running()))
+        self._channel.send("b", dumps([provenance.plugin, str(phase), what, str(provenance)]))
+        self._open.append((provenance, phase, _Before(dict(os.environ), _running(), list(sys.path), _directory())))
 
     def end(self) -> None:
         """See `hardpoint._probing.Watcher`."""
-        provenance, phase, before, running = self._open.pop()
+        provenance, phase, before = self._open.pop()
         _flush()
-        self._channel.send("e", "left" if _running() - running else "")
-        if dict(os.environ) != before:
-            self._undo(provenance, phase, before)
+        self._channel.send("e", "left" if _running() - before.running else "")
+        if dict(os.environ) != before.environment:
+            self._undo(provenance, phase, before.environment)
+        if missing := [entry for entry in before.path if entry not in sys.path]:
+            sys.path[:] = [*before.path, *(entry for entry in sys.path if entry not in before.path)]
+            self._observe(provenance, phase, f"took {len(missing)} entries from the import path")
+        if before.directory is not None and _directory() != before.directory:
+            os.chdir(before.directory)
+            self._observe(provenance, phase, "changed the working directory")
 
     def _undo(self, provenance: Provenance, phase: Phase, before: Mapping[str, str]) -> None:
         now = dict(os.environ)
@@ -97,14 +112,34 @@ class Watcher:
                 os.environ[name] = before[name]
             else:
                 del os.environ[name]
+        self._observe(provenance, phase, f"changed the environment ({phase}): {', '.join(changed)}")
+
+    def _observe(self, provenance: Provenance, phase: Phase, what: str) -> None:
+        what = what if f"({phase})" in what else f"{what} ({phase})"
         self.observations.append(
             {
                 "plugin": provenance.plugin,
                 "phase": str(phase),
-                "what": f"changed the environment ({phase}): {', '.join(changed)}; undone here, and not in an engine",
+                "what": f"{what}; undone here, and not in an engine",
                 "remedy": f"report it to its authors; HARDPOINT_DISABLED_PLUGINS={provenance.plugin} leaves it out",
             }
         )
+
+
+class _Before(NamedTuple):
+    """What a step finds, and should leave."""
+
+    environment: dict[str, str]
+    running: set[int]
+    path: list[str]
+    directory: str | None
+
+
+def _directory() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def main(request: dict[str, Json]) -> None:
@@ -136,7 +171,7 @@ def main(request: dict[str, Json]) -> None:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     channel.send_answer(kind, value)
-    os._exit(0)
+    end_process(0)
 
 
 def _running() -> set[int]:
