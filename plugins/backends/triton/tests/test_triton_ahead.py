@@ -156,7 +156,7 @@ def test_every_device_that_the_project_names_is_compiled_for() -> None:
 def test_every_tile_of_the_table_fits_its_device(arch: str) -> None:
     """Of every width, dtype and phase that is declared for it, with the largest groups."""
     for dtype, phase in itertools.product(("float16", "float32"), (tiles.PREFILL, tiles.DECODE)):
-        options = {"num_heads": 64, "dtype": dtype}
+        options: dict[str, Any] = {"num_heads": 64, "dtype": dtype}
         dense = [AttentionConfig(head_size=size, num_kv_heads=1, **options) for size in (16, 64, 128, 192, 256)]
         latents = [
             AttentionConfig(
