@@ -402,8 +402,8 @@ void decode_amx(const Call<T> &c, const Item &item, int first_head, int heads, f
         tiled.score(unit, later, tiled.logits(number));
         end(&unit);
         last = &unit, number++;
+        if (later == nullptr) end(nullptr);  // here, where the unit lives
     });
-    end(nullptr);
     _tile_release();
     for (int h = 0; h < heads; h++) tiled.finish(h, state + h * stride);
 }
