@@ -72,12 +72,12 @@ def main() -> None:
         for _ in range(options.rounds):
             for side, python in pythons.items():
                 cpu, wall = map(float, run(python, RESOLVE)[2].split())
-                taken[side].append((cpu, wall))
+                taken[side].append((wall, cpu))
         questions = {side: int(run(python, QUESTIONS)[2]) for side, python in pythons.items()}
     least = {side: min(cpu for _, cpu in values) for side, values in taken.items()}
     median = {side: statistics.median(wall for wall, _ in values) for side, values in taken.items()}
     costs = {
-        side: statistics.median(ours[0] - alone[0] for ours, alone in zip(values, taken[ALONE], strict=True))
+        side: statistics.median(ours[1] - alone[1] for ours, alone in zip(values, taken[ALONE], strict=True))
         for side, values in taken.items()
     }
     print(f"{'':14}{'CPU ms':>8}{'wall ms':>9}{'more':>7}{'/ CPU alone':>13}   more questions to the machine")

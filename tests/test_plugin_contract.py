@@ -490,9 +490,7 @@ def test_a_vendor_that_asks_at_module_scope_is_named(site: Site) -> None:
                 ("'total_memory_bytes': '80 GB'", "total_memory_bytes '80 GB'; expected a number or None"),
                 ("'total_memory_bytes': 0", "total_memory_bytes 0; unknown is None"),
                 ("'properties': None", "properties None; expected a mapping"),
-                ("'properties': {'engine': object}", "the property 'engine': <class 'object'>; expected text, a num"),
-                ("'properties': {'share': float('nan')}", "the property 'share': nan; expected text, a number or No"),
-                ("'properties': {3: 4}", "the property 3: 4; expected text, a number or None"),
+                ("'properties': {3: 4}", "the property 3; expected text"),
             )
         ),
     ],

@@ -206,7 +206,7 @@ def _detection_problems(answer: Detection) -> Iterator[str]:
 
 
 def _device_problems(device: Device) -> Iterator[str]:
-    """What a report could not show, a snapshot not hold, or would keep alive for as long as the platform."""
+    """What whoever asks the platform for it would stumble over."""
     if device.capability is not None:
         from hardpoint._capability import DeviceCapability
 
@@ -223,11 +223,10 @@ def _device_problems(device: Device) -> Iterator[str]:
     if not isinstance(properties, Mapping):
         yield f"device {device.index!r} with properties {properties!r}; expected a mapping"
         return
-    for name, value in properties.items():
-        # JSON has neither infinity nor what is no number.
-        is_finite = not isinstance(value, float) or value - value == 0.0
-        if not isinstance(name, str) or not isinstance(value, str | int | float | _NOTHING) or not is_finite:
-            yield f"device {device.index!r} with the property {name!r}: {value!r}; expected text, a number or None"
+    # Values may be anything: a report shows them as text.
+    for name in properties:
+        if not isinstance(name, str):
+            yield f"device {device.index!r} with the property {name!r}; expected text"
 
 
 def _backend_problems(spec: BackendSpec) -> list[str]:

@@ -41,7 +41,10 @@ def test_doctor(make_machine: Make, card: Callable[..., dict[str, Any]]) -> None
         ("device 0", "NVIDIA H100 80GB HBM3, compute capability 9.0, 81920 MiB, GPU-a, 0000:10:00.0"),
         (
             "note",
-            "CUDA_VISIBLE_DEVICES='0,7' is cut short: '7' is out of range: there are 1 devices, numbered from 0",
+            (
+                "CUDA_VISIBLE_DEVICES='0,7' is cut short: '7' is out of range: there are 1 devices, numbered from 0 "
+                "(unset CUDA_VISIBLE_DEVICES, or give it devices that exist)"
+            ),
         ),
     )
 

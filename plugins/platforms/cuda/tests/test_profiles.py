@@ -192,7 +192,10 @@ def test_no_torch_and_no_library_is_loaded() -> None:
     ("mask", "remedy"),
     [
         ("", None), ("-1", None), ("NoDevFiles", None),
-        *((mask, "correct CUDA_VISIBLE_DEVICES, or unset it") for mask in ("GPU-typo", "7", "0,0", "abc", "MIG-x")),
+        *(
+            (mask, "unset CUDA_VISIBLE_DEVICES, or give it devices that exist")
+            for mask in ("GPU-typo", "7", "0,0", "abc", "MIG-x")
+        ),
     ],
 )  # fmt: skip
 def test_a_mask_that_is_a_mistake_has_a_remedy(mask: str, remedy: str | None) -> None:

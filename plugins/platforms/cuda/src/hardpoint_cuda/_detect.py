@@ -221,7 +221,7 @@ def _masked(mask: _mask.Mask, fault: str | None, *, leaves_some: bool = False) -
         message=f"{_mask.VARIABLE}={mask.text!r:.200} {what}: {fault or 'empty'}",
         requested=None if mask.text is None else mask.text[:200],
         accepted="numbers, ids of devices (GPU-…) or of MIG instances (MIG-…), separated by commas, each once",
-        remedy=None if mask.is_wish else f"correct {_mask.VARIABLE}, or unset it",
+        remedy=None if mask.is_wish else f"unset {_mask.VARIABLE}, or give it devices that exist",
     )
 
 

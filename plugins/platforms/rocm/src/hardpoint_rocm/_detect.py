@@ -190,7 +190,7 @@ def _device(
 
 def _masked(choice: _mask.Choice, values: dict[str, str | None]) -> Reason:
     given = [name for name, text in values.items() if text is not None]
-    remedy = f"correct {' and '.join(given)}, or unset {'it' if len(given) < 2 else 'one of them'}"
+    remedy = f"unset {' or '.join(given)}, or give it devices that exist"
     return Reason(
         code=ReasonCode.MASKED,
         message=choice.refusal or "",
