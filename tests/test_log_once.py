@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+pytestmark = pytest.mark.usefixtures("young_objects")
+
+
 class Kept(logging.Handler):
     """Keeps every record, as handlers of applications do."""
 

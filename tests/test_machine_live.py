@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -253,6 +254,26 @@ def test_tool_that_hangs_ends_at_the_default_limit(tools: Path, monkeypatch: pyt
     _write_tool(tools, "xyz-smi", "sleep 1000")
     with pytest.raises(EnvironmentFailure, match=r"^timed out after 0\.5 s running xyz-smi$"):
         LiveMachine().run_tool(["xyz-smi"])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_machine_that_gives_no_more_threads(tools: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """At the limit of threads a tool cannot be run: a reason, whichever of ours cannot start, and nothing is left."""
+    _write_tool(tools, "xyz-smi", "echo here")
+    start, started = threading.Thread.start, iter(range(9))
+
+    def limited(thread: threading.Thread) -> None:
+        # More memory for its stack than there are addresses: then no system starts a thread.
+        before = threading.stack_size(1 << 46 if next(started) == number else 0)
+        try:
+            start(thread)
+        finally:
+            threading.stack_size(before)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(EnvironmentFailure, match="no program can be run: can't start new thread"):
+        LiveMachine().run_tool(["xyz-smi"])
+    gc.collect()
 
 
 def test_slow_answer_is_not_kept(tools: Path) -> None:

@@ -480,6 +480,21 @@ def test_a_vendor_that_asks_at_module_scope_is_named(site: Site) -> None:
         ("return Detection(status=DetectionStatus.UNUSABLE, reasons=('no',))", "reasons ('no',); expected a tuple of"),
         ("return Detection(status=DetectionStatus.ABSENT, devices=['x'])", "devices ['x']; expected a tuple of Dev"),
         ("return Detection.usable([Device(index=0, name='x', capability='9.0')])", "with the capability '9.0'; exp"),
+        *(
+            (f"return Detection.usable([Device(**{{'index': 0, 'name': 'x', {given}}})])", f"device 0 with {words}")
+            for given, words in (
+                ("'name': None", "name None; expected text"),
+                ("'uuid': b'x'", "uuid b'x'; expected text or None"),
+                ("'physical_id': 0.5", "physical_id 0.5; expected a number, text or None"),
+                ("'numa_node': True", "numa_node True; expected a number or None"),
+                ("'total_memory_bytes': '80 GB'", "total_memory_bytes '80 GB'; expected a number or None"),
+                ("'total_memory_bytes': 0", "total_memory_bytes 0; unknown is None"),
+                ("'properties': None", "properties None; expected a mapping"),
+                ("'properties': {'engine': object}", "the property 'engine': <class 'object'>; expected text, a num"),
+                ("'properties': {'share': float('nan')}", "the property 'share': nan; expected text, a number or No"),
+                ("'properties': {3: 4}", "the property 3: 4; expected text, a number or None"),
+            )
+        ),
     ],
 )
 def test_a_detection_that_nobody_could_use_breaks_the_contract(site: Site, detect: str, message: str) -> None:

@@ -15,6 +15,8 @@ from hardpoint._probing import Failure, attempt
 from hardpoint._reasons import Phase, Provenance
 from hardpoint.errors import ContractError
 
+pytestmark = pytest.mark.usefixtures("young_objects")
+
 
 class Alive:
     """Something that a record may not keep."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Callable
 
+pytestmark = pytest.mark.usefixtures("young_objects")
+
 FIRST = "BackendPriority('first', 'fastest here'), BackendPriority('second', 'works everywhere')"
 
 HOLDER = """

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.usefixtures("young_objects")
+
 FAILING_IMPORTS = 10_000
 # A module whose raising frame holds an object that the test watches.
 HOLDING = """
@@ -98,6 +100,7 @@ def test_a_platform_with_failed_kernels_is_freed(site: Site) -> None:
     assert seen() is None
 
 
+@pytest.mark.long
 def test_ten_thousand_failing_imports_keep_nothing(site: Site) -> None:
     """Absent, cut off, broken, missing a dependency or an operator, over and over: objects and memory stay flat."""
     hardpoint.reset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,16 @@ HOOKS: Final = {
 }
 """The hooks of each kind of plugin; all but `hardpoint_report` are mandatory."""
 OPERATION_KINDS: Final = ("attention", "mla_attention")
+_NOTHING: Final = type(None)
+_DEVICE_MEMBERS: Final = (
+    ("name", (str,), "text"),
+    ("physical_id", (int, str, _NOTHING), "a number, text or None"),
+    ("visible_id", (str, _NOTHING), "text or None"),
+    ("uuid", (str, _NOTHING), "text or None"),
+    ("pci_bus_id", (str, _NOTHING), "text or None"),
+    ("total_memory_bytes", (int, _NOTHING), "a number or None"),
+    ("numa_node", (int, _NOTHING), "a number or None"),
+)
 _ALL_HOOKS: Final = tuple(name for name in vars(HookSpecs) if name.startswith("hardpoint_"))
 _MARKER: Final = f"{PROJECT}_impl"
 NEVER_HOOKS: Final = frozenset((*dir(object), "__dict__", "__module__", "__weakref__"))
@@ -191,12 +202,32 @@ def _detection_problems(answer: Detection) -> Iterator[str]:
     if status is DetectionStatus.USABLE and (not devices or found != list(range(len(devices)))):
         yield f"devices numbered {found}; a usable machine has at least one, numbered 0, 1, … in order"
     for device in devices:
-        if device.capability is not None:
-            from hardpoint._capability import DeviceCapability
+        yield from _device_problems(device)
 
-            capability: object = device.capability
-            if not isinstance(capability, DeviceCapability):
-                yield f"device {device.index} with the capability {capability!r}; expected a DeviceCapability"
+
+def _device_problems(device: Device) -> Iterator[str]:
+    """What a report could not show, a snapshot not hold, or would keep alive for as long as the platform."""
+    if device.capability is not None:
+        from hardpoint._capability import DeviceCapability
+
+        capability: object = device.capability
+        if not isinstance(capability, DeviceCapability):
+            yield f"device {device.index} with the capability {capability!r}; expected a DeviceCapability"
+    for member, types, expected in _DEVICE_MEMBERS:
+        value = getattr(device, member)
+        if not isinstance(value, types) or isinstance(value, bool):
+            yield f"device {device.index!r} with {member} {value!r}; expected {expected}"
+    if device.total_memory_bytes == 0:
+        yield f"device {device.index!r} with total_memory_bytes 0; unknown is None"
+    properties: object = device.properties
+    if not isinstance(properties, Mapping):
+        yield f"device {device.index!r} with properties {properties!r}; expected a mapping"
+        return
+    for name, value in properties.items():
+        # JSON has neither infinity nor what is no number.
+        is_finite = not isinstance(value, float) or value - value == 0.0
+        if not isinstance(name, str) or not isinstance(value, str | int | float | _NOTHING) or not is_finite:
+            yield f"device {device.index!r} with the property {name!r}: {value!r}; expected text, a number or None"
 
 
 def _backend_problems(spec: BackendSpec) -> list[str]:

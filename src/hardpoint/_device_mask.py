@@ -70,9 +70,9 @@ def _parse_ids(text: str, prefix: str, kind: str) -> Mask:
     entries: list[str] = []
     for entry in text.split(","):
         if entry in entries:
-            return Mask(text, kind, fault=f"repeated entry {entry!r}")
+            return Mask(text, kind, fault=f"repeated entry {entry!r:.80}")
         if not entry.startswith(prefix):
-            return Mask(text, kind, tuple(entries), fault=f"bad entry {entry!r}: it does not start with {prefix}")
+            return Mask(text, kind, tuple(entries), fault=f"bad entry {entry!r:.80}: it does not start with {prefix}")
         entries.append(entry)
     return Mask(text, kind, tuple(entries))
 
@@ -85,9 +85,9 @@ def _parse_numbers(text: str) -> Mask:
         found = _NUMBER.match(entry.strip())
         number = int(found[0]) if found and len(found[0]) < _DIGITS else -1
         if number in numbers:
-            return Mask(text, NUMBERS, fault=f"repeated entry {entry.strip()!r}")
+            return Mask(text, NUMBERS, fault=f"repeated entry {entry.strip()!r:.80}")
         if number < 0:
-            fault = f"bad entry {entry.strip()!r}" if text.strip() else "empty"
+            fault = f"bad entry {entry.strip()!r:.80}" if text.strip() else "empty"
             break
         numbers.append(number)
         entries.append(entry.strip())
@@ -107,17 +107,17 @@ def choose(mask: Mask, uuids: Sequence[str | None]) -> Choice:
         if mask.kind == NUMBERS:
             number = mask.numbers[position]
             if number >= len(uuids):
-                fault = f"{entry!r} is out of range: there are {len(uuids)} devices, numbered from 0"
+                fault = f"{entry!r:.80} is out of range: there are {len(uuids)} devices, numbered from 0"
                 break
         else:
             meant = [place for place, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(entry)]
             if len(meant) != 1:
                 known = ", ".join(uuid for uuid in uuids if uuid) or "none"
                 what = "means several devices" if meant else "is no device of this machine"
-                fault = f"{entry!r} {what}; there are {known}"
+                fault = f"{entry!r:.80} {what}; there are {known}"
                 break
             number = meant[0]
         if number in places:
-            return Choice((), (), f"repeated entry {entry!r}: the device has been named before")
+            return Choice((), (), f"repeated entry {entry!r:.80}: the device has been named before")
         places.append(number)
     return Choice(tuple(places), tuple(mask.entries[: len(places)]), fault)

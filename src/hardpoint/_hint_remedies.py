@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     Json = Any  # what JSON can hold
 
 _BY_CODE: Final = {
-    "driver": "make the driver one version: reboot after its upgrade, or reinstall it",
+    "driver": "see what the driver says (dmesg); reload it, reinstall it, or reboot",
     "stub_library": "take the toolkit's 'stubs' folder out of LD_LIBRARY_PATH and ldconfig: it is for linking only",
     "no_device": "load the driver; give a container or virtual machine the device (for NVIDIA: --gpus all)",
     "permission": "give this user access to it (the group that owns it, or the container's --group-add)",
@@ -21,6 +21,18 @@ _BY_CODE: Final = {
     "duplicate": "uninstall all but one of them",
     "compiler": "install a C compiler and the headers that it needs",
 }
+_DRIVER: Final = (
+    (("mismatch",), "make the driver one version: reboot after its upgrade, or reinstall it"),
+    (
+        ("is lost", "fallen off the bus", "requires reset", "needs reset", "uncorrectable", "ecc"),
+        "reset the device or reboot; if it comes again, see what the driver says (dmesg) and have the hardware checked",
+    ),
+    (
+        ("not yet initialized", "fabric"),
+        "start the service that initialises the devices (for NVIDIA's with NVSwitch: nvidia-fabricmanager)",
+    ),
+)
+"""What helps against what a driver says."""
 _VARIABLE: Final = re.compile(r"([A-Z][A-Z0-9_]{3,})=")
 _MODULE: Final = re.compile(r"No module named '([\w.]+)'")
 _SYMBOL: Final = ("undefined symbol", "symbol not found")
@@ -45,7 +57,7 @@ def remedy_for(
     without = f"HARDPOINT_DISABLED_PLUGINS={plugin} leaves it out" if plugin else None
     if code == "masked":
         found = _VARIABLE.search(message)
-        return f"unset {found[1]}, or give it devices that exist" if found else "correct the mask of visible devices"
+        return f"correct {found[1]}, or unset it" if found else "correct the mask of visible devices"
     if code in ("broken_import", "kernel_missing", "missing_library", "other") and any(
         sign in message for sign in _SYMBOL
     ):
@@ -65,6 +77,14 @@ def remedy_for(
     if code == "contract":
         upgrade = f"pip install --upgrade {distribution}" if distribution else "correct the plugin"
         return f"{upgrade}; {without}" if without else upgrade
+    if code == "driver":
+        told = message.lower()
+        return next((help_ for signs, help_ in _DRIVER if any(sign in told for sign in signs)), _BY_CODE[code])
+    if code == "crashed" and " for probe " in message:
+        # Not the plugin's own code: it asks in a process of its own because it knows.
+        return "; ".join(
+            filter(None, ("the vendor's library crashes when it is asked: reinstall it and its driver", without))
+        )
     if code in ("broken_import", "crashed"):
         again = f"pip install --force-reinstall {distribution}" if distribution else None
         return "; ".join(filter(None, (again, without))) or None

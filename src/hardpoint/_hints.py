@@ -5,13 +5,16 @@ What the doctor says first. The order is: bugs of plugins, what stops, what is l
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._hint_remedies import reason_of, remedy_for
 from hardpoint._hints_backends import backend_hints
+from hardpoint._settings import DISABLED_PLUGINS, PLUGINS
+from hardpoint._torch_build import UNKNOWN_BUILD_REMEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     Json = Any  # what JSON can hold
 
@@ -26,6 +29,7 @@ def find_hints(data: Mapping[str, Json]) -> list[dict[str, Json]]:
         _bugs,
         _settings,
         _no_platform,
+        _named_plugins,
         _platforms,
         _hardware,
         _devices,
@@ -109,6 +113,8 @@ def _nothing_usable(data: Mapping[str, Json], resolution: Mapping[str, Json]) ->
     if requested and others:
         how = "ask for" if resolution["source"] == "argument" else f"set {resolution['source']} to"
         helps.append(f"{how} one of: {', '.join(others)}")
+    elif blocked := [item for item in resolution["candidates"] if item["outcome"] == "blocked" and item["reasons"]]:
+        helps += [remedy_for(reason_of(item), item["provenance"]) for item in blocked if item["name"] == "cpu"]
     elif "cpu" not in installed:
         helps.append("pip install hardpoint-cpu, which always works")
     remedy = "; or ".join(dict.fromkeys(filter(None, helps))) or None
@@ -121,7 +127,14 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     if resolution is None:
         return
     chosen = resolution["platform"]
+    left_out = [] if chosen is not None else _left_out_together(resolution)
+    if left_out:
+        labels = [item["provenance"]["plugin"] for item in left_out]
+        message = f"HARDPOINT_PLUGINS leaves out {', '.join(labels)}"
+        yield _hint("warning", "blocked", PLUGINS, message, f"add what is wanted of them to {PLUGINS}, or unset it")
     for item in resolution["candidates"]:
+        if item in left_out:
+            continue
         if item["name"] == chosen or item["outcome"] not in _LOST or not item["reasons"]:
             continue
         reason = reason_of(item)
@@ -143,8 +156,24 @@ def _platforms(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
         if item["outcome"] == "chosen":
             for reason in item["reasons"]:
                 text = f"platform {chosen}: {_first_line(reason)}"
-                severity = "advice" if reason["code"] in ("not_installed", "missing_dependency") else "warning"
+                # Of a simulated machine nobody has said how its torch is built, and it may be as it should.
+                is_unsaid = reason.get("remedy") == UNKNOWN_BUILD_REMEDY
+                is_advice = is_unsaid or reason["code"] in ("not_installed", "missing_dependency")
+                severity = "advice" if is_advice else "warning"
                 yield _hint(severity, reason["code"], chosen, text, remedy_for(reason, item["provenance"]))
+
+
+def _left_out_together(resolution: Mapping[str, Json]) -> list[Json]:
+    """The platforms that are not among the allowed ones, where there are several; who asked for one hears of it."""
+    found = [
+        item
+        for item in resolution["candidates"]
+        if item["outcome"] == "blocked"
+        and item["provenance"]
+        and item["name"] not in resolution["requested"]
+        and any(reason["message"].endswith(f"is not among {PLUGINS}") for reason in item["reasons"])
+    ]
+    return found if len(found) > 1 else []
 
 
 def _hardware(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
@@ -244,6 +273,39 @@ def _discovery(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
     for fault in data["discovery"]["faults"]:
         remedy = "reinstall the distribution that it belongs to, or delete it"
         yield _hint("warning", fault["code"], fault["path"], f"broken metadata: {fault['message']}", remedy)
+
+
+def _named_plugins(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
+    """What is disabled by a name that no plugin has, and what is allowed by one that looks mistyped.
+
+    To allow a plugin that this machine does not have is no mistake.
+    """
+    from hardpoint._names import normalise_distribution
+
+    distributions = {normalise_distribution(item["distribution"]) for item in data["plugins"] if item["distribution"]}
+    known = sorted({item["plugin"] for item in data["plugins"]} | distributions)
+    for key, variable in (("plugins", PLUGINS), ("disabled_plugins", DISABLED_PLUGINS)):
+        named = data["settings"].get(key, ())
+        for name in named:
+            meant = None if name in known else _meant(name, [item for item in known if item not in named])
+            if name in known or (meant is None and variable == PLUGINS):
+                continue
+            remedy = f"write {meant}" if meant else f"take it out of {variable}"
+            what = f"{variable} names {name!r}, which is neither an installed plugin nor its distribution"
+            yield _hint("warning", "not_installed", variable, what, remedy)
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """The label that a name most likely stands for: a bare name is one of either kind's."""
+    import difflib
+
+    for item in known:
+        if item.partition("/")[2] == name:
+            return item
+    head, sign, tail = re.match(r"(?:(.*?)([-/]))?(.*)", name).groups("")  # type: ignore[union-attr]  # matches anything
+    # What all begin with would make any two alike.
+    tails = {item.removeprefix(head + sign): item for item in known if item.startswith(head + sign)}
+    return next((tails[found] for found in difflib.get_close_matches(tail, list(tails), 1, 0.75)), None)
 
 
 def _variables(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from hardpoint._hint_remedies import reason_of, remedy_for
+from hardpoint._requests import AUTO
 from hardpoint._selection import NOTHING_VALID
 
 if TYPE_CHECKING:
@@ -53,17 +54,36 @@ def backend_hints(data: Mapping[str, Json]) -> Iterator[dict[str, Json]]:
 
 
 def _no_backend(selection: Mapping[str, Json]) -> dict[str, Json]:
-    kind, platform = selection["kind"], selection["platform"]
-    fixable = _fixable(selection)
-    remedy = None
-    if fixable:
-        remedy = remedy_for(reason_of(fixable[0]), fixable[0]["provenance"])
-    elif not selection["candidates"]:
-        remedy = "pip install hardpoint-torch-sdpa (or another backend)"
-    refused = [f"{item['name']}: {reason_of(item)['message']}" for item in selection["candidates"] if item["reasons"]]
-    why = f" ({'; '.join(refused[:2])})" if refused else " (no backend plugin of this kind is installed)"
-    asked = f"{', '.join(selection['requested'])}: " if selection["requested"] else ""
+    kind, platform, requested = selection["kind"], selection["platform"], selection["requested"]
+    binds = bool(requested) and requested[-1] != AUTO
+    considered = [item for item in selection["candidates"] if not binds or item["name"] in requested]
+    helps: list[str | None] = [
+        remedy_for(reason_of(item), item["provenance"]) for item in _fixable(selection)[:1] if item in considered
+    ]
+    if binds:
+        # What was asked for says why not, all of it; what would do is the other way out.
+        refused = [
+            f"{item['name']}: {' and '.join(reason['message'].partition(chr(10))[0] for reason in item['reasons'])}"
+            for item in considered
+            if item["reasons"]
+        ]
+        helps += (
+            remedy_for(reason_of(item), item["provenance"])
+            for item in considered
+            if item["reasons"] and item["outcome"] != "rejected"
+        )
+        others = [item["name"] for item in selection["candidates"] if item["outcome"] in ("valid", "chosen")]
+        if others:
+            how = "ask for" if selection["source"] == "argument" else f"set {selection['source']} to"
+            helps.append(f"{how} {'one of: ' if len(others) > 1 else ''}{', '.join(others)}")
+    else:
+        refused = [f"{item['name']}: {reason_of(item)['message']}" for item in considered if item["reasons"]][:2]
+        if not selection["candidates"]:
+            helps.append("pip install hardpoint-torch-sdpa (or another backend)")
+    why = f" ({'; '.join(refused)})" if refused else " (no backend plugin of this kind is installed)"
+    asked = f"{', '.join(requested)}: " if requested else ""
     message = f"no {kind} backend is valid on {platform}: {asked}{_layer(selection)}{why}"
+    remedy = "; or ".join(dict.fromkeys(filter(None, helps))) or None
     return {"severity": "error", "code": "other", "subject": kind, "message": message, "remedy": remedy}
 
 

@@ -52,7 +52,7 @@ def run(
         readers += (_Reader(process.stdout), _Reader(process.stderr))
         if stdin is not None:
             # On a thread: a program that reads nothing must not hold us up.
-            threading.Thread(target=_write, args=(process.stdin, stdin), name="hardpoint-writer", daemon=True).start()
+            begin(threading.Thread(target=_write, args=(process.stdin, stdin), name="hardpoint-writer", daemon=True))
         process.wait(timeout_seconds)
     except subprocess.TimeoutExpired:
         timed_out = True
@@ -61,11 +61,24 @@ def run(
         gone = start.end()
         for reader in readers:
             reader.finish()
+        if len(readers) < 2:
+            start.close()
     stdout, stderr = readers
     if timed_out:
         left = "" if gone else f"; it does not end even when killed: process {process.pid} is still there"
         raise EnvironmentFailure(f"timed out after {timeout_seconds:g} s running {described}{left}", code="timeout")
     return Finished(process.returncode, stdout, stderr)
+
+
+def begin(thread: threading.Thread) -> None:
+    """Start a thread. Errors: `EnvironmentFailure` where this machine gives the process no more of them."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise EnvironmentFailure(
+            f"no program can be run: {error}",
+            remedy="raise the limit of processes and threads (ulimit -u; pids.max of the container)",
+        ) from error
 
 
 class Start(threading.Thread):
@@ -83,7 +96,7 @@ class Start(threading.Thread):
         self._error: BaseException | None = None
         # Not `join`: in CPython 3.11 one that a signal interrupts takes the thread for ended, though it still runs.
         self._has_started = threading.Event()
-        self.start()
+        begin(self)
 
     def run(self) -> None:
         try:
@@ -115,6 +128,13 @@ class Start(threading.Thread):
         """Kill and reap whatever was started. False: it did not end in time."""
         self._has_started.wait()
         return self._process is None or end(self._process)
+
+    def close(self) -> None:
+        """Close the pipes that nobody reads or writes, after `end`."""
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
 
 
 def end(process: subprocess.Popen[bytes], grace_seconds: float = GRACE_SECONDS) -> bool:
@@ -166,7 +186,7 @@ class _Reader:
         self._kept = 0
         self.truncated = False
         self._thread = threading.Thread(target=self._read, name="hardpoint-reader", daemon=True)
-        self._thread.start()
+        begin(self._thread)
 
     def _read(self) -> None:
         # Closed by the thread that reads it: whoever waits may have given up long before.

@@ -15,7 +15,8 @@ RUNTIMES: Final = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel's XPU"}
 
 
 UNKNOWN_BUILD_REMEDY: Final = (
-    "reinstall torch, whose file torch/version.py says it (of a simulated machine name the build: torch==2.13.0+cu128)"
+    "reinstall torch, whose file torch/version.py says it (of a simulated machine name the build: "
+    "--with torch==2.13.0+cu128, or +rocm6.4)"
 )
 
 _LOCAL: Final = re.compile(r"(?:(cpu)|(cu|rocm)(\d[\d.]*)|(xpu))\Z")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.plugins
 
 BASE = "fpu cx8 cmov fxsr sse sse2 sse4_2 ssse3 avx avx2 fma f16c bmi1 bmi2 movbe abm"
 AVX512 = f"{BASE} avx512f avx512bw avx512cd avx512dq avx512vl"
-AMX = f"{AVX512} avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8"
+AMX = f"{AVX512} avx512vbmi avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8"
 
 
 def cpuinfo(*flags: str, key: str = "flags") -> str:

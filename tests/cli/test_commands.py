@@ -19,9 +19,13 @@ import hardpoint
 from hardpoint._settings import DESCRIPTIONS
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli._commands import COMMANDS, cli, run
-from tests.plugins import config
+from hardpoint.cli._document import Cell, Heading, Hint, Paragraph, Table
+from hardpoint.cli._text import render
+from tests.cli.conftest import Shown
+from tests.plugins import config, usable
 
 if TYPE_CHECKING:
+    from hardpoint.cli._document import Block
     from tests.cli.conftest import Command
     from tests.plugins import Site
 
@@ -527,3 +531,85 @@ def test_without_proc_and_with_a_read_only_file_system(site: Site, change: str) 
     assert done.stderr == b""
     assert b"Platform: host" in done.stdout
     assert done.returncode == 0
+
+
+def test_a_working_directory_that_was_deleted(site: Site, tmp_path: Path) -> None:
+    """It is told, and the machine is looked at from elsewhere: libraries of torch end a process that has none."""
+    site.platform("host", rank="CPU", detect=f"import os\nos.getcwd()\n{usable()}")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f'rmdir "{gone}"; exec "{sys.executable}" -m hardpoint.cli platforms'
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(site.folder)},
+    )
+    shown = Shown(done.returncode, done.stdout, done.stderr)
+    assert shown.says("WARNING this process has no working directory: it was deleted")
+    assert shown.says("-> change to a directory that exists")
+    assert "FileNotFoundError" not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flash-attn", "a version is needed, such as flash-attn==1.0"),
+        ("flash-attn==", "a version is needed, such as flash-attn==1.0"),
+        ("flash-attn==two", "'two' is no version"),
+        ("flash-attn>=2", "expected NAME==VERSION, or NAME- for one that is not installed"),
+        ("flash-attn[x]==2", "expected NAME==VERSION"),
+        ("==2", "expected NAME==VERSION"),
+        ("-", "expected NAME==VERSION"),
+        ("", "expected NAME==VERSION"),
+    ],
+)
+def test_a_package_that_is_none(hardpoint_command: Command, text: str, said: str) -> None:
+    """`--with` wants a name and a version that distributions may have."""
+    shown = hardpoint_command("doctor", "--simulate", "h100", "--with", text)
+    assert shown.code == 2
+    assert said in shown.err
+
+
+def test_what_an_encoding_lacks_keeps_to_the_width() -> None:
+    """What stands in its place is longer, and is laid out as it will be written."""
+    table = Table(((Cell("×…"), Cell("日 " * 40)),), ("→",))
+    blocks: list[Block] = [Hint("warning", "… " * 30, "– …" * 20), Paragraph("→" * 79), table, Heading("… " * 30)]
+    text = render(blocks, width=60, colour=False, encoding="ascii")
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 60
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("doctor --platform ch", ["chip"]),
+        ("doctor --platform chip,", ["chip,host", "chip,auto"]),
+        ("select --backend chip,p", ["chip,plain"]),
+        ("matrix --backend x", []),
+        ("select --kind m", ["mla_attention"]),
+    ],
+)
+def test_completion_of_values(site: Site, words: str, offered: list[str]) -> None:
+    """Names of what is installed, for the last element of a list too; nothing of a plugin is run."""
+    for name in ("chip", "host"):
+        site.platform(name, plugin_top="raise SystemExit('loaded')")
+    site.backend("plain", plugin_top="raise SystemExit('loaded')")
+    count = str(len(words.split()))
+    done = program(site, _HARDPOINT_COMPLETE="bash_complete", COMP_WORDS=f"hardpoint {words}", COMP_CWORD=count)
+    found = [line.removeprefix("plain,") for line in done.stdout.decode().splitlines()]
+    ours = ("chip", "host", "plain", "auto", "mla_attention")
+    assert [item for item in found if item.rpartition(",")[2] in ours] == offered
+    assert done.stderr == b""
+
+
+@pytest.mark.plugins
+def test_completion_of_profiles(site: Site) -> None:
+    """The names of the installed plugins' devices."""
+    site.allow("hardpoint-cuda")
+    done = program(
+        site, _HARDPOINT_COMPLETE="bash_complete", COMP_WORDS="hardpoint doctor --simulate l4,h1", COMP_CWORD="3"
+    )
+    assert done.stdout.decode().splitlines() == ["plain,l4,h100"]

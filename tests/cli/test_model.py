@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest.importorskip("click")
+
+from click import UsageError
+
 from hardpoint.attention import AttentionConfig
 from hardpoint.cli._model import read_model
 from hardpoint.cli._model_defaults import DEFAULTS
+from hardpoint.cli._select import read_configs
 from hardpoint.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -467,7 +472,52 @@ def test_select_reads_a_model(site: Site, hardpoint_command: Command, tmp_path: 
     assert [item["config"]["sliding_window"] for item in data["selections"]] == [128, None]
     assert {item["config"]["dtype"] for item in data["selections"]} == {"float16"}
     assert data["notes"] == ["8 of 24 layers are no attention (conv)"]
-    file.write_text("{")
-    shown = hardpoint_command("select", "--model", str(file))
-    assert shown.code == 2
-    assert "cannot be read as JSON" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (json.dumps(GPT_OSS)[:60].encode(), "cannot be read as JSON: it ends too early"),
+        (b'{"model_type": "lla', "cannot be read as JSON: it ends too early"),
+        (b"{", "it ends too early"),
+        (b"{'model_type': 1}", "cannot be read as JSON: Expecting property name enclosed in double quotes: line 1"),
+        (b" \n", "is empty; expected a model's config.json"),
+        (b"GGUF\x03\0\xff\xfe" * 20, "is no text; expected a model's config.json, not its weights"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b" " * ((16 << 20) + 1), "is longer than 16 MiB"),
+        (None, "Is a directory"),
+    ],
+)
+def test_a_file_that_is_no_configuration(tmp_path: Path, content: bytes | None, said: str) -> None:
+    """Which file, and what is wrong with it."""
+    file = tmp_path / "config.json"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read_configs(str(file), 1, {})
+    assert str(file) in caught.value.message
+    assert said in caught.value.message
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_configuration_of_another_encoding(tmp_path: Path, encoding: str) -> None:
+    """Editors of some systems write a byte order mark, or UTF-16."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(GPT_OSS), encoding=encoding)
+    assert len(read_configs(str(file), 1, {})[0]) == 2
+
+
+def test_layers_that_attend_to_a_picture() -> None:
+    """Llama 3.2 Vision: some of the text's layers are cross attention; its tower names its heads in its own way."""
+    text = {"model_type": "mllama_text_model", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 40}
+    vision = {"model_type": "mllama_vision_model", "hidden_size": 1280, "attention_heads": 16, "num_hidden_layers": 32}
+    text |= {"num_key_value_heads": 8, "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]}
+    found = read_model({"model_type": "mllama", "text_config": text, "vision_config": vision})
+    assert [(layer.label, layer.fields.get("attention_type", "decoder")) for layer in found.layers] == [
+        ("full attention (32 of 40 layers)", "decoder"),
+        ("cross attention: full attention (8 of 40 layers)", "encoder_decoder"),
+        ("vision: full attention (32 of 32 layers)", "encoder_only"),
+    ]
+    assert not found.notes

@@ -1,7 +1,9 @@
 """Asking in a child process: a plugin that crashes, hangs, exits or floods its output is survived, and named.
 
 One child answers the whole question. Should it die or fall silent, then the plugin whose code it was in is known; the
-question is asked anew with that step answered by what happened, until it is answered.
+question is asked anew with that step answered by what happened, until it is answered. Where another plugin had left
+threads or a timer running, it is tried first whether all is well without that one: then it is the one to blame. Where
+the process ends in nobody's code, though some plugin's ran before, it is tried which one's absence mends it.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from hardpoint._isolation import interpreter
-from hardpoint._running import GRACE_SECONDS, Start, describe_exit
+from hardpoint._running import GRACE_SECONDS, Start, begin, describe_exit
 from hardpoint._trust import script_folder
 from hardpoint.cli._frames import Frames
 from hardpoint.errors import HardpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     Json = Any  # what JSON can hold
 
@@ -41,6 +43,7 @@ _HEAVY_SECONDS: Final = 60.0
 _MUTE: Final = "ended without an answer"
 _FLOOD_BYTES: Final = 64 * 1024
 _SHOWN_CHARACTERS: Final = 4000
+_SHOWN_OF_A_LINE: Final = 200
 
 
 class AskError(HardpointError):
@@ -73,7 +76,26 @@ def ask(question: Mapping[str, Json], *, probe_timeout_seconds: float, progress:
         answer = child.run()
         if answer is not None:
             return answer
-        verdicts.append(child.verdict())
+        verdict: dict[str, Json] | None = None
+        if child.may_be_spoilt():
+            everybody = [child.accusation(step) for step in child.suspects()]
+            if _Child(question, [*verdicts, *everybody], probe_timeout_seconds, progress).run() is None:
+                # It is no plugin's doing.
+                child.verdict()
+        unclear: list[_Step] = []
+        for suspect in child.suspects():
+            accusation = child.accusation(suspect)
+            trial = _Child(question, [*verdicts, accusation], probe_timeout_seconds, progress)
+            answer = trial.run()
+            if answer is not None and trial.has_passed(child):
+                return answer
+            if trial.has_passed(child):
+                verdict = accusation
+                break
+            if not trial.has_died_like(child):
+                # Without the one the other was not asked at all.
+                unclear.append(suspect)
+        verdicts.append(verdict or child.verdict(unclear))
         if len(verdicts) > MAX_DEATHS:
             names = ", ".join(dict.fromkeys(item["plugin"] for item in verdicts))
             raise AskError(f"plugins ended the process {len(verdicts)} times; given up. They are: {names}", "died")
@@ -93,6 +115,8 @@ class _Child:
         self._request = {"question": question, "verdicts": verdicts, "path": _path(), "nonce": nonce}
         self._frames = Frames(nonce)
         self._open: list[_Step] = []
+        self._passed: dict[_Step, None] = {}
+        self._left_running: list[_Step] = []
         self._printed: dict[_Step | None, int] = {}
         self._tail = b""
         self._answer: list[str] = []
@@ -117,7 +141,7 @@ class _Child:
                 threading.Thread(target=_read, args=(stderr, chunks), daemon=True),
             )
             for thread in threads:
-                thread.start()
+                begin(thread)
             answer = self._listen(chunks, lambda: process.poll() is not None)
             if answer is None and not self._timed_out:
                 # The end of its output is not its own: what ends it then is us.
@@ -128,12 +152,6 @@ class _Child:
             _finish(threads, chunks)
         if answer is None and not self._timed_out:
             self._ended = _MUTE if self._is_mute else describe_exit(process.returncode)
-        if answer is None and not self._open:
-            text = self._tail.decode("utf-8", "replace").strip()
-            what = f"timed out after {self._limit():g} s" if self._timed_out else self._ended
-            raise AskError(
-                f"the process that inspects the machine {what}, in no plugin's code\n{text}".rstrip(), "died"
-            )
         return answer
 
     def _listen(self, chunks: queue.Queue[bytes | None], has_ended: Callable[[], bool]) -> Answer | None:
@@ -176,7 +194,10 @@ class _Child:
             self._tail = b""
             self._progress(f"{step.plugin}: {step.phase} {step.what}".rstrip())
         elif self._open:
-            self._open.pop()
+            step = self._open.pop()
+            self._passed[step] = None
+            if content and step not in self._left_running:
+                self._left_running.append(step)
         return time.monotonic() + self._limit()
 
     def _note_output(self, content: bytes) -> None:
@@ -184,8 +205,12 @@ class _Child:
         self._printed[step] = self._printed.get(step, 0) + len(content)
         self._tail = (self._tail + content)[-_SHOWN_CHARACTERS:]
 
-    def _read_answer(self, kind: str) -> Answer:
-        value = json.loads("".join(self._answer))
+    def _read_answer(self, kind: str) -> Answer | None:
+        try:
+            value = json.loads("".join(self._answer))
+        except ValueError:
+            # Something else wrote between.
+            return None
         if kind == "E":
             raise AskError(value["message"], value["type"])
         floods = [
@@ -205,17 +230,73 @@ class _Child:
         light = bool(self._open) and self._open[-1].phase in _LIGHT_PHASES
         return self._timeout * _LIGHT_FACTOR if light else max(self._timeout * _HEAVY_FACTOR, _HEAVY_SECONDS)
 
-    def verdict(self) -> dict[str, Json]:
-        """What happened, as the outcome of the step in which it did."""
-        step = self._open[-1]
-        if self._timed_out:
-            code, message = "timeout", f"hangs: no answer within {self._limit():g} s"
-        elif self._is_mute:
-            code, message = "crashed", f"{self._ended}: the process's descriptors are closed"
-        elif self._ended.startswith("exited"):
-            code, message = "crashed", f"ended the process: it {self._ended}"
+    def may_be_spoilt(self) -> bool:
+        """Whether the process ended in nobody's code, after some plugin's, which may have changed what all rely on."""
+        return not self._open and not self._timed_out and bool(self._passed)
+
+    def suspects(self) -> list[_Step]:
+        """The steps of other plugins that had left something running when the process ended.
+
+        Where it ended in nobody's code, all that ran before, the last one first.
+        """
+        if self.may_be_spoilt():
+            return list(dict.fromkeys([*self._left_running, *reversed(self._passed)]))[:MAX_DEATHS]
+        dying = self._open[-1].plugin if self._open else None
+        return [step for step in self._left_running if step.plugin != dying]
+
+    def has_passed(self, other: _Child) -> bool:
+        """Whether the step in which the other process ended was passed here; if it ended in none: whether this did."""
+        if not other._open:
+            return not self._timed_out and not self._ended
+        return other._open[-1] in self._passed
+
+    def has_died_like(self, other: _Child) -> bool:
+        """Whether this process ended in the same step."""
+        return bool(self._timed_out or self._ended) and self._open[-1:] == other._open[-1:]
+
+    def accusation(self, suspect: _Step) -> dict[str, Json]:
+        """The outcome of a step that has left something running or spoilt, if that is what ended the process."""
+        code, message = self._what_happened()
+        if suspect in self._left_running:
+            during = f" while {self._open[-1].plugin} was running ({self._open[-1].phase})" if self._open else ""
+            told = f"left threads or a timer running, and then the process {message}{during}"
         else:
-            code, message = "crashed", f"{self._ended}, and would take an engine with it"
+            told = f"spoils the process for all others, which then {message}, after {self._last_line()!r}"
+        return self._as_outcome(suspect, code, told)
+
+    def verdict(self, unclear: Sequence[_Step] = ()) -> dict[str, Json]:
+        """What happened, as the outcome of the step in which it did; it may be the doing of `unclear`.
+
+        Errors: `AskError` where it was in no plugin's code.
+        """
+        code, message = self._what_happened()
+        if not self._open:
+            text = self._tail.decode("utf-8", "replace").strip()
+            raise AskError(
+                f"the process that inspects the machine {message}, in no plugin's code\n{text}".rstrip(), "died"
+            )
+        if code == "crashed" and not self._is_mute:
+            is_exit = self._ended.startswith("exited")
+            message = f"ended the process: it {message}" if is_exit else f"{message}, and would take an engine with it"
+            # Of a crash the last lines are the interpreter's own.
+            message += f", after {self._last_line()!r}" if is_exit and self._last_line() else ""
+        if unclear:
+            others = " and ".join(dict.fromkeys(step.plugin for step in unclear))
+            message += f"; or it is the doing of {others}, which had left threads or a timer running"
+        return self._as_outcome(self._open[-1], code, message)
+
+    def _last_line(self) -> str:
+        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").splitlines() if line.strip()]
+        return lines[-1][:_SHOWN_OF_A_LINE] if lines else ""
+
+    def _what_happened(self) -> tuple[str, str]:
+        if self._timed_out:
+            return "timeout", f"hangs: no answer within {self._limit():g} s"
+        if self._is_mute:
+            return "crashed", f"{self._ended}: the process's descriptors are closed"
+        return "crashed", self._ended
+
+    def _as_outcome(self, step: _Step, code: str, message: str) -> dict[str, Json]:
         text = self._tail.decode("utf-8", "replace").strip()
         return {
             "plugin": step.plugin,

@@ -172,10 +172,10 @@ def backends_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
 
 
 def _about(report: Mapping[str, Json], kind: str) -> list[Json]:
-    """The hints that are not about the other kind of plugin alone."""
+    """The hints that are not about the other kind of plugin alone; bugs and errors are for everybody."""
     other = "backend" if kind == "platform" else "platform"
     names = {item["name"] for item in report["plugins"] if item["plugin"].startswith(f"{other}/")}
     names |= {item["plugin"] for item in report["plugins"] if item["plugin"].startswith(f"{other}/")}
     if kind == "platform":
         names |= {item["name"] for selection in report["selections"] for item in selection["candidates"]}
-    return [hint for hint in report["hints"] if hint["subject"] not in names or hint["severity"] == "error"]
+    return [hint for hint in report["hints"] if hint["subject"] not in names or hint["severity"] in ("bug", "error")]

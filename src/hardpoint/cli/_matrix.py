@@ -9,6 +9,7 @@ import click
 
 from hardpoint.cli import _show
 from hardpoint.cli._ask import AskError
+from hardpoint.cli._complete import complete_backends
 from hardpoint.cli._document import Cell, Heading, Paragraph, Table
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import (
@@ -59,7 +60,12 @@ TYPICAL: Final[tuple[tuple[str, dict[str, Json]], ...]] = (
 @click.command()
 @common_options()
 @layer_options
-@click.option("--backend", metavar="NAMES", help="The backend to take, or several in order of preference.")
+@click.option(
+    "--backend",
+    metavar="NAMES",
+    help="The backend to take, or several in order of preference.",
+    shell_complete=complete_backends,
+)
 @click.option(
     "--html", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write a self-contained page."
 )

@@ -90,7 +90,7 @@ _NOT_ATTENTION: Final = frozenset(
     ("linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv", "moe", "mlp", "lightning_attention")
 )
 
-_HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads")
+_HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads", "attention_heads")
 _HIDDEN: Final = ("hidden_size", "d_model", "n_embd", "embed_dim", "dim", "width")
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "depth", "encoder_layers")
 _KV_HEADS: Final = ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv", "num_query_groups")
@@ -212,7 +212,8 @@ class _Reader:
     def _layers(self, data: Mapping[str, Json], prefix: str, dtype: str | None, attention_type: str) -> None:
         """Every layer of one stack, alike ones together."""
         model_type = model_type_of(data)
-        if model_type in _POSITION_BIAS:
+        # Across, nobody has a position.
+        if model_type in _POSITION_BIAS and attention_type != "encoder_decoder":
             note = f"{prefix}the layers add a learned position bias, which no field describes"
             self.notes.append(note)
         count = integer(data, _LAYERS, maximum=MAX_LAYERS) or 1
@@ -230,7 +231,10 @@ class _Reader:
                     f"{chunk} tokens, which no field describes"
                 )
                 continue
-            for label, fields in self._fields(data, dtype, attention_type, window):
+            across = name == "cross_attention"
+            kind = "encoder_decoder" if across else attention_type
+            for label, fields in self._fields(data, dtype, kind, window):
+                label = f"cross attention: {label}" if across else label  # noqa: PLW2901  # said of this layer
                 is_sharing = bool(shared) and place >= count - shared
                 more = {"kv_sharing": True} if is_sharing else {}
                 self._add(prefix, f"{label}, shared cache" if is_sharing else label, {**fields, **more}, place, count)

@@ -70,6 +70,10 @@ def _names(data: Mapping[str, Json], count: int, window: int | None) -> list[str
 
 def _special(data: Mapping[str, Json], count: int, model_type: str) -> list[str] | None:
     """Models that say it in a way of their own."""
+    across = items(data, ("cross_attention_layers",), int, "integers")
+    if across:
+        # Llama 3.2's: they attend to the picture alone.
+        return ["cross_attention" if number in across else _FULL for number in range(count)]
     hybrid = text(data, ("hybrid_override_pattern",))
     if hybrid:
         if len(hybrid) > MAX_LAYERS:

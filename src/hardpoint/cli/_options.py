@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from hardpoint.cli._complete import complete_platforms, complete_profiles
 from hardpoint.cli._question import LIVE, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Command = Any  # what click's decorators take and return
+
+
+_NAME: Final = re.compile(r"(?i)[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
+"""What a distribution may be called, by PEP 508."""
 
 
 class Look(NamedTuple):
@@ -55,7 +61,12 @@ def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
             click.option(
                 "--markdown", "as_markdown", is_flag=True, help="Markdown for a bug report, without anything private."
             ),
-            click.option("--simulate", metavar="PROFILES", help="A simulated machine: h100, h100:8, h100:8,a100."),
+            click.option(
+                "--simulate",
+                metavar="PROFILES",
+                help="A simulated machine: h100, h100:8, h100:8,a100.",
+                shell_complete=complete_profiles,
+            ),
             click.option(
                 "--with",
                 "packages",
@@ -75,7 +86,10 @@ def common_options(*, depth: bool = True) -> Callable[[_Command], _Command]:
                 help="With --snapshot: decide anew, with the plugins installed here, and list what changes.",
             ),
             click.option(
-                "--platform", metavar="NAMES", help="The platform to take, or several in order of preference."
+                "--platform",
+                metavar="NAMES",
+                help="The platform to take, or several in order of preference.",
+                shell_complete=complete_platforms,
             ),
         ]
         if depth:
@@ -119,13 +133,21 @@ def _source(snapshot: str | None, recompute: bool, simulate: str | None, package
 
 
 def _package(text: str) -> tuple[str, str | None]:
-    name, separator, version = text.partition("==")
-    if not name.strip() or (separator and not version.strip()):
+    name, separator, version = (part.strip() for part in text.partition("=="))
+    is_left_out = not separator and name.endswith("-")
+    name = name[:-1].strip() if is_left_out else name
+    if not _NAME.fullmatch(name):
         raise click.BadParameter(
             f"{text!r}: expected NAME==VERSION, or NAME- for one that is not installed", param_hint="--with"
         )
-    if not separator:
-        if name.endswith("-"):
-            return name[:-1].strip(), None
+    if is_left_out:
+        return name, None
+    if not version:
         raise click.BadParameter(f"{text!r}: a version is needed, such as {name}==1.0", param_hint="--with")
-    return name.strip(), version.strip()
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(version)
+    except InvalidVersion:
+        raise click.BadParameter(f"{text!r}: {version!r} is no version", param_hint="--with") from None
+    return name, version

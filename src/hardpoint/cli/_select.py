@@ -12,6 +12,7 @@ from hardpoint.attention import AttentionConfig, AttentionType
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli import _show
 from hardpoint.cli._ask import AskError
+from hardpoint.cli._complete import complete_backends
 from hardpoint.cli._document import Hint, Paragraph
 from hardpoint.cli._options import Look, common_options
 from hardpoint.cli._question import NOT_AVAILABLE, SELECTING, envelope, examine, exit_code_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     Json = Any  # what JSON can hold
 
+_MAX_MODEL_BYTES: Final = 16 << 20
 _CHOICES: Final = {"kind": list(KINDS), "attention_type": list(map(str, AttentionType))}
 _TYPES: Final = {"str": str, "int": int, "bool": bool, "float": float}
 _HELP: Final = {
@@ -87,6 +89,7 @@ def layer_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--backend",
     metavar="NAMES",
+    shell_complete=complete_backends,
     help="The backend to take, or several in order of preference; a last 'auto' opens the automatic order.",
 )
 def select(look: Look, *, model: str | None, tensor_parallel: int, backend: str | None, **fields: Any) -> int:  # noqa: ANN401  # a config's fields
@@ -136,12 +139,25 @@ def read_configs(
 
 def _read_json(path: str) -> Json:
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
+        with open(path, "rb") as file:
+            content = file.read(_MAX_MODEL_BYTES + 1)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(content) > _MAX_MODEL_BYTES:
+        raise click.UsageError(f"{path} is longer than {_MAX_MODEL_BYTES >> 20} MiB, which no model's configuration is")
+    if not content.strip():
+        raise click.UsageError(f"{path} is empty; expected a model's config.json")
+    try:
+        # Of bytes it finds out the encoding, and takes a byte order mark.
+        return json.loads(content)
     except RecursionError:
         raise click.UsageError(f"{path} cannot be read as JSON: it is nested too deeply") from None
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"{path} cannot be read as JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{path} is no text; expected a model's config.json, not its weights") from None
+    except json.JSONDecodeError as error:
+        is_cut = not error.doc[error.pos :].strip() or error.msg.startswith("Unterminated string")
+        what = "it ends too early, as a file that was copied in part" if is_cut else str(error)
+        raise click.UsageError(f"{path} cannot be read as JSON: {what}") from None
 
 
 def select_data(look: Look, configs: list[dict[str, Json]], notes: list[str], backend: str | None) -> dict[str, Json]:

@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from hardpoint.cli._document import Cell, Heading, Hint, Paragraph
+from hardpoint.cli._output import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +34,11 @@ _DEFAULT_WIDTH: Final = 80
 _NARROWEST: Final = 40
 
 
-def render(blocks: Sequence[Block], *, width: int, colour: bool) -> str:
-    """The text. Lines are at most `width` wide where the words allow it."""
+def render(blocks: Sequence[Block], *, width: int, colour: bool, encoding: str | None = "utf-8") -> str:
+    """The text. Lines are at most `width` wide where the words allow it.
+
+    What `encoding` lacks is replaced before lines are laid out, for what stands in its place may be longer.
+    """
     target = io.StringIO()
     console = Console(
         file=target,
@@ -52,10 +56,22 @@ def render(blocks: Sequence[Block], *, width: int, colour: bool) -> str:
     for block in blocks:
         if isinstance(block, Heading) or (isinstance(before, Hint) and not isinstance(block, Hint)):
             console.print()
-        _print(console, block)
+        _print(console, _encodable(block, encoding))
         before = block
     # rich fills cells up to their column's width.
     return "\n".join(line.rstrip() for line in target.getvalue().splitlines()) + "\n"
+
+
+def _encodable(block: Block, encoding: str | None) -> Block:
+    if isinstance(block, Heading):
+        return Heading(encodable(block.text, encoding))
+    if isinstance(block, Paragraph):
+        return block._replace(text=encodable(block.text, encoding))
+    if isinstance(block, Hint):
+        remedy = None if block.remedy is None else encodable(block.remedy, encoding)
+        return block._replace(message=encodable(block.message, encoding), remedy=remedy)
+    rows = tuple(tuple(cell._replace(text=encodable(cell.text, encoding)) for cell in row) for row in block.rows)
+    return block._replace(rows=rows, columns=tuple(encodable(name, encoding) for name in block.columns))
 
 
 def _print(console: Console, block: Block) -> None:

@@ -71,7 +71,8 @@ def _text_of(
     from hardpoint.cli import _text
 
     width, colour = _text.terminal_width(sys.stdout), _text.wants_colour(sys.stdout)
-    return _text.render(list(blocks(data)), width=width, colour=colour)
+    encoding = None if sys.stdout is None else sys.stdout.encoding
+    return _text.render(list(blocks(data)), width=width, colour=colour, encoding=encoding)
 
 
 def show_error(view: str, error: AskError, code: int | None = None) -> int:

@@ -8,7 +8,7 @@
 #include "pool.h"
 #include "prefill.h"
 #if defined(__AMX_BF16__)
-#include "prefill_amx.h"
+#include "decode_amx.h"
 #endif
 
 namespace hardpoint::HARDPOINT_ISA {
@@ -55,31 +55,12 @@ struct Parts {
     float *part(int number, int kv_heads, int kv_head) { return memory.get() + (size_t(number) * kv_heads + kv_head) * stride(); }
 };
 
+// Puts the parts of a sequence together.
 template <class T>
-void attend_one(const Call<T> &c, const Item &item, int kv_head, Parts &parts) {
+void merge(const Call<T> &c, const Item &item, int kv_head, Parts &parts) {
     const Layer &layer = c.layer;
-    auto attend = [&](float *sum, float *largest, float *weight) {
-#if defined(__AMX_BF16__)
-        if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, float16>)
-            if (has_tiles<T>(layer, layer.group())) return prefill_amx(c, item, kv_head, sum);
-#endif
-        decode(c, item, kv_head, sum, largest, weight);
-    };
-    const Step &step = c.step;
     const int group = layer.group(), v_size = layer.v_head_size, kv_heads = layer.num_kv_heads;
-    const int token = step.sequences[item.sequence].query_start;
-    if (item.merge < 0) {
-        thread_local Scratch own;
-        float *sum = own.floats(parts.stride()), *largest = sum + size_t(group) * v_size, *weight = largest + group;
-        attend(sum, largest, weight);
-        for (int g = 0; g < group; g++)
-            finish(c, token, kv_head * group + g, sum + size_t(g) * v_size, largest[g], weight[g]);
-        return;
-    }
-    const int start = step.part_start[item.merge];
-    float *sum = parts.part(start + item.part, kv_heads, kv_head), *largest = sum + size_t(group) * v_size;
-    attend(sum, largest, largest + group);
-    if (parts.left[size_t(item.merge) * kv_heads + kv_head].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    const int start = c.step.part_start[item.merge], token = c.step.sequences[item.sequence].query_start;
     thread_local Scratch merged;
     float *total = merged.floats(v_size);
     for (int g = 0; g < group; g++) {
@@ -95,6 +76,52 @@ void attend_one(const Call<T> &c, const Item &item, int kv_head, Parts &parts) {
                 store(total + d, load(total + d) + load(from + size_t(g) * v_size + d) * factor);
         }
         finish(c, token, kv_head * group + g, total, top, weight);
+    }
+}
+
+// How many key heads one item has: enough items that the threads end together, and a block's heads stay together.
+inline int heads_together(const Layer &layer, int threads, int64_t items) {
+    int heads = most_together(layer);
+    while (heads > 1 && (items * ((layer.num_kv_heads + heads - 1) / heads) < int64_t{threads} * 8)) heads /= 2;
+    return std::min(heads, layer.num_kv_heads);
+}
+
+// One query token: key heads [first_head, first_head + heads).
+template <class T>
+void attend_one(const Call<T> &c, const Item &item, int first_head, int heads, Parts &parts) {
+    const Layer &layer = c.layer;
+    const Step &step = c.step;
+    const int group = layer.group(), v_size = layer.v_head_size, kv_heads = layer.num_kv_heads;
+    const int token = step.sequences[item.sequence].query_start;
+    const size_t stride = parts.stride();
+    thread_local Scratch own;
+    const int start = item.merge < 0 ? 0 : step.part_start[item.merge];
+    float *state = item.merge < 0 ? own.floats(heads * stride) : parts.part(start + item.part, kv_heads, first_head);
+    bool done = false;
+#if defined(__AMX_BF16__)
+    if constexpr (!std::is_same_v<T, float> && !std::is_same_v<T, float16>) {
+        // For a few keys tiles are not worth being filled.
+        if (layer.storage == Storage::bfloat16 && group <= HEADS_AMX && item.high - item.low >= 32) {
+            decode_amx(c, item, first_head, heads, state, stride);
+            done = true;
+        } else if (has_tiles<T>(layer, group)) {
+            for (int h = 0; h < heads; h++) prefill_amx(c, item, first_head + h, state + h * stride);
+            done = true;
+        }
+    }
+#endif
+    if (!done) decode(c, item, first_head, heads, state, stride);
+    if (item.merge < 0) {
+        for (int i = 0; i < heads * group; i++) {
+            const float *sum = state + i / group * stride, *largest = sum + size_t(group) * v_size;
+            const int g = i % group;
+            finish(c, token, first_head * group + i, sum + size_t(g) * v_size, largest[g], largest[group + g]);
+        }
+        return;
+    }
+    for (int kv_head = first_head; kv_head < first_head + heads; kv_head++) {
+        if (parts.left[size_t(item.merge) * kv_heads + kv_head].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+        merge(c, item, kv_head, parts);
     }
 }
 
@@ -132,11 +159,14 @@ void attend(const Call<T> &c, int threads) {
     for (const Item &item : step.items) work += int64_t{item.last - item.first} * (item.high - item.low);
     // Waking another thread takes longer than a step as small as this.
     if (work * c.layer.num_heads * (c.layer.head_size + c.layer.v_head_size) < 200000) threads = 1;
-    Pool::instance().run(threads, static_cast<int>(step.items.size()) * kv_heads, [&](int i) {
+    const int together = heads_together(c.layer, threads, static_cast<int64_t>(step.items.size()));
+    const int parts_of_heads = (kv_heads + together - 1) / together;
+    Pool::instance().run(threads, static_cast<int>(step.items.size()) * parts_of_heads, [&](int i) {
         const NoDenormals here;
-        const Item &item = step.items[i / kv_heads];
-        if (step.sequences[item.sequence].num_queries == 1) attend_one(c, item, i % kv_heads, parts);
-        else attend_many(c, item, i % kv_heads);
+        const Item &item = step.items[i / parts_of_heads];
+        const int first = i % parts_of_heads * together, heads = std::min(together, kv_heads - first);
+        if (step.sequences[item.sequence].num_queries == 1) return attend_one(c, item, first, heads, parts);
+        for (int h = first; h < first + heads; h++) attend_many(c, item, h);
     });
 }
 

@@ -208,7 +208,7 @@ void add_pairs(const uint32_t *pairs, const bfloat16 *const *rows, const bfloat1
 template <class T, int G>
 void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *values, const T *const *later_keys,
           const T *const *later_values, int count, int position) {
-    alignas(64) float weights[TILE * G], fade[N];
+    alignas(64) float weights[TILE * G + N], fade[N];
     vf tile_largest = broadcast(-INFINITE);
     logits<T, G>(c, h, keys, later_keys, count, position, weights, tile_largest);
     vf largest = across<G>(larger(h.largest, tile_largest), [](vf a, vf b) { return larger(a, b); });
@@ -229,13 +229,16 @@ void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *v
 #if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<T, bfloat16>) {
         if (sums_pairs<T>(c.layer)) {
-            alignas(64) bfloat16 rounded[TILE * G + N];
-            for (int i = 0; i < filled; i += N) store(rounded + i, load(weights + i));
-            uint32_t pairs[TILE * G / 2];
-            for (int t = 0; t < count; t += 2)
-                for (int g = 0; g < G; g++)
-                    pairs[t / 2 * G + g] = rounded[t * G + g].bits |
-                                           (t + 1 < count ? uint32_t{rounded[(t + 1) * G + g].bits} << 16 : 0);
+            // (key, head) become (pair of keys, head, key).
+            alignas(64) uint16_t order[2 * N];
+            for (int i = 0; i < 2 * N; i++) order[i] = static_cast<uint16_t>((i / 2 / G * 2 + i % 2) * G + i / 2 % G);
+            const __m512i words = _mm512_load_si512(order);
+            alignas(64) uint32_t pairs[TILE * G / 2 + N];
+            for (int i = filled; i < TILE * G + N; i += N) store(weights + i, vf{});
+            for (int i = 0; i < filled; i += 2 * N) {
+                const __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(weights + i + N), (__m512)load(weights + i));
+                _mm512_store_si512(pairs + i / 2, _mm512_permutexvar_epi16(words, (__m512i)both));
+            }
             for (; d + 64 <= size; d += 64) add_pairs<G>(pairs, values, later_values, count, d, fade, h.sum, size);
         }
     }
@@ -258,75 +261,112 @@ Heads<G> begin(const Call<T> &c, int token, int head, const float *query, float 
     return h;
 }
 
-// One pass over the keys for four heads at a time; more than four heads of a group share a tile while it is in the
-// first-level cache. Leaves sum, largest logit and weight of each head of the group.
-template <class T>
-void decode(const Call<T> &c, const Item &item, int kv_head, float *sum, float *largest, float *weight) {
+// Key heads that one item may have: a block's heads lie together, and are read together.
+constexpr int MOST_TOGETHER = 8;
+
+inline int most_together(const Layer &layer) {
+    return std::clamp(MOST_TOGETHER * 8 / ((layer.group() + 3) / 4), 1, MOST_TOGETHER);
+}
+
+// The keys of a tile for one key head. Rows beyond the last repeat it: they may be read, and weigh nothing.
+template <class T, int KEYS>
+struct Unit {
+    int head, from, count;
+    const T *keys[KEYS], *values[KEYS];
+    bool straight[(KEYS + 15) / 16];  // these sixteen are all there, and lie a token's stride from one another
+};
+
+// Goes through an item tile by tile, and in each head by head. `work` also gets the unit to fetch meanwhile, or null.
+template <int KEYS, int AHEAD, class T, class Work>
+void each_unit(const Call<T> &c, const Item &item, int first_head, int heads, Work &&work) {
+    constexpr int RING = AHEAD + 2;  // the last one is still in use while the next one begins
     const Layer &layer = c.layer;
     const Sequence &s = c.step.sequences[item.sequence];
-    int group = layer.group(), first_head = kv_head * group, position = s.position(0);
-    int fours = group / 4, twos = group % 4 / 2, ones = group % 2;
-    float *query = Scratch::mine().floats(static_cast<size_t>(group) * layer.head_size);
-    for (int g = 0; g < group; g++)
-        load_row(layer.storage, c.query.at(s.query_start, first_head + g), layer.head_size, query + g * layer.head_size);
-    std::fill(sum, sum + static_cast<size_t>(group) * layer.v_head_size, 0.f);
-    constexpr int MOST = 64;
-    Heads<4> four[MOST];
-    Heads<2> two;
-    Heads<1> one;
-    int g = 0;
-    auto q = [&] { return query + g * layer.head_size; };
-    auto o = [&] { return sum + g * layer.v_head_size; };
-    for (int i = 0; i < fours; i++, g += 4) four[i] = begin<T, 4>(c, s.query_start, first_head + g, q(), o());
-    if (twos) two = begin<T, 2>(c, s.query_start, first_head + g, q(), o()), g += 2;
-    if (ones) one = begin<T, 1>(c, s.query_start, first_head + g, q(), o());
-
-    const T *keys[3][TILE], *values[3][TILE];
-    // Rows beyond the last key repeat it: they are read and weigh nothing.
-    auto find = [&](int number) {
-        const int from = item.low + number * TILE, count = std::min(TILE, item.high - from), place = number % 3;
-        if (count <= 0) return;
-        c.keys.rows(c.step, s, kv_head, from, count, keys[place]);
-        c.values.rows(c.step, s, kv_head, from, count, values[place]);
-        for (int i = count; i < TILE; i++) {
-            keys[place][i] = keys[place][count - 1];
-            values[place][i] = values[place][count - 1];
+    Unit<T, KEYS> ring[RING];
+    const int units = (item.high - item.low + KEYS - 1) / KEYS * heads;
+    auto find = [&](int number) -> const Unit<T, KEYS> & {
+        Unit<T, KEYS> &unit = ring[number % RING];
+        const Unit<T, KEYS> &before = ring[(number + RING - 1) % RING];
+        unit.head = number % heads, unit.from = item.low + number / heads * KEYS;
+        unit.count = std::min(KEYS, item.high - unit.from);
+        if (unit.head == 0) {
+            c.keys.rows(c.step, s, first_head, unit.from, unit.count, unit.keys);
+            c.values.rows(c.step, s, first_head, unit.from, unit.count, unit.values);
+            for (int i = unit.count; i < KEYS; i++)
+                unit.keys[i] = unit.keys[unit.count - 1], unit.values[i] = unit.values[unit.count - 1];
+        } else {
+            for (int i = 0; i < KEYS; i++) unit.keys[i] = before.keys[i] + c.keys.head;
+            for (int i = 0; i < KEYS; i++) unit.values[i] = before.values[i] + c.values.head;
         }
+        for (int i = 0; i < KEYS; i += 16)
+            unit.straight[i / 16] = i + 16 <= unit.count && c.keys.straight(unit.from + i, 16);
+        return unit;
     };
-    const int tiles = (item.high - item.low + TILE - 1) / TILE;
-    for (int number = 0; number < std::min(tiles, 2); number++) {
-        find(number);
-        for (int i = 0; i < TILE; i++) {
-            fetch(keys[number][i], layer.head_size * sizeof(T));
-            fetch(values[number][i], layer.v_head_size * sizeof(T));
+    for (int number = 0; number < std::min(units, AHEAD); number++) {
+        const Unit<T, KEYS> &unit = find(number);
+        for (int i = 0; i < unit.count; i++) {
+            fetch(unit.keys[i], layer.head_size * sizeof(T));
+            fetch(unit.values[i], layer.v_head_size * sizeof(T));
         }
     }
-    for (int number = 0; number < tiles; number++) {
-        const int from = item.low + number * TILE, count = std::min(TILE, item.high - from), place = number % 3;
-        find(number + 2);
-        const T *const *later_keys = nullptr, *const *later_values = nullptr;
-        if (number + 2 < tiles) later_keys = keys[(number + 2) % 3], later_values = values[(number + 2) % 3];
-        auto run = [&](auto &heads) {
-            tile(c, heads, keys[place], values[place], later_keys, later_values, count, position - from);
+    for (int number = 0; number < units; number++) {
+        const Unit<T, KEYS> *later = number + AHEAD < units ? &find(number + AHEAD) : nullptr;
+        work(ring[number % RING], later);
+    }
+}
+
+// One pass over the keys for four heads at a time; more than four heads of a group share a tile while it is in the
+// first-level cache. Leaves sums, largest logits and weights of each key head's group, `stride` floats further each.
+template <class T>
+void decode(const Call<T> &c, const Item &item, int first_head, int heads, float *state, size_t stride) {
+    const Layer &layer = c.layer;
+    const Sequence &s = c.step.sequences[item.sequence];
+    const int group = layer.group(), position = s.position(0), v_size = layer.v_head_size;
+    const int fours = group / 4, twos = group % 4 / 2, ones = group % 2;
+    float *query = Scratch::mine().floats(size_t(heads) * group * layer.head_size);
+    Heads<4> four[MOST_TOGETHER * 8];
+    Heads<2> two[MOST_TOGETHER];
+    Heads<1> one[MOST_TOGETHER];
+    for (int h = 0; h < heads; h++) {
+        const int number = (first_head + h) * group;
+        float *q = query + size_t(h) * group * layer.head_size, *sum = state + h * stride;
+        for (int g = 0; g < group; g++)
+            load_row(layer.storage, c.query.at(s.query_start, number + g), layer.head_size, q + g * layer.head_size);
+        std::fill(sum, sum + size_t(group) * v_size, 0.f);
+        int g = 0;
+        auto start = [&](auto &state_of, auto begin_one, int count) {
+            state_of = begin_one(c, s.query_start, number + g, q + g * layer.head_size, sum + g * v_size);
+            g += count;
+        };
+        for (int i = 0; i < fours; i++) start(four[h * fours + i], begin<T, 4>, 4);
+        if (twos) start(two[h], begin<T, 2>, 2);
+        if (ones) start(one[h], begin<T, 1>, 1);
+    }
+    each_unit<TILE, 2>(c, item, first_head, heads, [&](const auto &unit, const auto *later) {
+        const T *const *later_keys = later ? later->keys : nullptr, *const *later_values = later ? later->values : nullptr;
+        auto run = [&](auto &some) {
+            tile(c, some, unit.keys, unit.values, later_keys, later_values, unit.count, position - unit.from);
             later_keys = later_values = nullptr;
         };
-        for (int i = 0; i < fours; i++) run(four[i]);
-        if (twos) run(two);
-        if (ones) run(one);
+        for (int i = 0; i < fours; i++) run(four[unit.head * fours + i]);
+        if (twos) run(two[unit.head]);
+        if (ones) run(one[unit.head]);
+    });
+    for (int h = 0; h < heads; h++) {
+        float *sum = state + h * stride, *largest = sum + size_t(group) * v_size, *weight = largest + group;
+        int g = 0;
+        auto end = [&](auto &some, int count) {
+            for (int i = 0; i < count; i++, g++) {
+                largest[g] = some.largest[i];
+                weight[g] = 0;
+                for (int lane = i; lane < N; lane += count) weight[g] += some.weight[lane];
+            }
+        };
+        for (int i = 0; i < fours; i++) end(four[h * fours + i], 4);
+        if (twos) end(two[h], 2);
+        if (ones) end(one[h], 1);
+        for (g = 0; g < group; g++) untangle<T>(layer, sum + size_t(g) * v_size, v_size / (4 * N) * (4 * N));
     }
-    g = 0;
-    auto end = [&](auto &heads, int count) {
-        for (int i = 0; i < count; i++, g++) {
-            largest[g] = heads.largest[i];
-            float total = 0;
-            for (int lane = i; lane < N; lane += count) total += heads.weight[lane];
-            weight[g] = total;
-        }
-    };
-    for (int i = 0; i < fours; i++) end(four[i], 4);
-    if (twos) end(two, 2);
-    if (ones) end(one, 1);
-    for (g = 0; g < group; g++) untangle<T>(layer, sum + static_cast<size_t>(g) * layer.v_head_size, layer.v_head_size / (4 * N) * (4 * N));
 }
 
 }  // namespace hardpoint::HARDPOINT_ISA

@@ -8,7 +8,7 @@
 
 namespace hardpoint::HARDPOINT_ISA {
 
-constexpr int ROWS_AMX = 512;
+constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, and their sums fit into the second-level cache
 constexpr int PANEL_AMX = 256;
 constexpr int STRIP = 32;  // rows that pass through both products together
 
@@ -17,6 +17,9 @@ struct alignas(64) TileConfig {
     uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
+
+// GCC's tile intrinsics do not say which memory they read and write: this keeps loads and stores on their side of them.
+inline void settle() { __asm__ volatile("" ::: "memory"); }
 
 inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
@@ -47,14 +50,20 @@ void pack_keys(const T *const *rows, int keys, int size, bfloat16 *to) {
 // Values: tiles of 32 keys x 16 dimensions, tile (dimension block, key block) after the other.
 template <class T>
 void pack_values(const T *const *rows, int keys, int size, bfloat16 *to) {
-    auto wide = [size](const T *row, int d) {
-        return row && d < size ? _mm512_cvtepu16_epi32(_mm512_castsi512_si256(pairs(row + d, 16))) : _mm512_setzero_si512();
+    // Neighbouring lanes take in what the interleaving below puts next to one another.
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    auto part = [&](const T *row, int d) {
+        return row ? _mm512_permutexvar_epi64(order, pairs(row + d, size - d)) : _mm512_setzero_si512();
     };
-    for (int d = 0; d < round_up(size, 32); d += 16)
-        for (int k = 0; k < keys; k += 32, to += 512)
-            for (int i = 0; i < 16; i++)
-                _mm512_store_si512(to + i * 32, _mm512_or_si512(wide(rows[k + 2 * i], d),
-                                                                _mm512_slli_epi32(wide(rows[k + 2 * i + 1], d), 16)));
+    const size_t block = size_t(keys) * 16;
+    for (int k = 0; k < keys; k += 2) {
+        bfloat16 *pair = to + k / 32 * 512 + k % 32 * 16;
+        for (int d = 0; d < size; d += 32, pair += 2 * block) {
+            const __m512i x = part(rows[k], d), y = part(rows[k + 1], d);
+            _mm512_store_si512(pair, _mm512_unpacklo_epi16(x, y));
+            _mm512_store_si512(pair + block, _mm512_unpackhi_epi16(x, y));
+        }
+    }
 }
 
 // Products of 32 rows with packed columns, two blocks of 16 after the other, in small steps: so that vectors can work
@@ -73,6 +82,7 @@ struct Products {
     bool done() const { return block == blocks; }
     int left() const { return (blocks - block) * depth - k; }
     void step() {
+        settle();
         float *to = c + block * 32;
         if (k == 0) {
             if (add) {
@@ -101,21 +111,20 @@ struct Products {
         _tile_stored(1, to + 16, ldc * 4);
         _tile_stored(2, to + 16 * ldc, ldc * 4);
         _tile_stored(3, to + 16 * ldc + 16, ldc * 4);
+        settle();
         k = 0;
         block++;
     }
 };
 
-// 2 to the power of x <= 0, to the digits of a bfloat16.
+// 2 to the power of x <= 0, to the digits of a bfloat16; the reduction and the scale both know what to do with minus
+// infinity.
 inline vf power_of_two(vf x) {
-    __m512 t = (__m512)larger(broadcast(-200.f), x);
-    __m512 n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    vf f = (vf)t - (vf)n;
-    vf p = 9.61812911e-3f * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.f;
-    return (vf)_mm512_scalef_ps((__m512)p, n);
+    const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // above the next integer below
+    vf p = 7.80245195e-2f * f + 2.26067178e-1f;
+    p = p * f + 6.95833522e-1f;
+    p = p * f + 9.99925221e-1f;
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
 }
 
 // Takes products out of a row: all but [low, high).
@@ -164,6 +173,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     std::fill(largest, largest + padded, -INFINITE);
     std::fill(weight, weight + padded, 0.f);
     const TileConfig config;
+    settle();
     _tile_loadconfig(&config);
     constexpr float LOG2_E = 1.44269504f;
     const bool plain = layer.soft_cap == 0 && layer.slopes.empty() && c.scale > 0;
@@ -214,6 +224,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
             const Strip strip = strips[i];
             before = mix(i - 1), after = score(i + 1);
             const int steps = (before.left() + after.left() + strip.rows - 1) / strip.rows;
+            int due = 0;
             for (int r = 0; r < strip.rows; r++) {
                 const int line = strip.first_row + r, token = item.first + line / group;
                 float *row = logits[i & 1] + r * PANEL_AMX, &old = largest[line];
@@ -241,10 +252,11 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
                     total += p, more += q;
                     _mm512_store_si512(weights[i & 1] + r * PANEL_AMX + j,
                                        (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
-                }
-                for (int step = 0; step < steps; step++) {
-                    if (!before.done()) before.step();
-                    else if (!after.done()) after.step();
+                    // So close together that the processor has both within its sight.
+                    for (due += steps * 32; due >= strip.columns; due -= strip.columns) {
+                        if (!before.done()) before.step();
+                        else if (!after.done()) after.step();
+                    }
                 }
                 if (top != old) {
                     const float fade = exponential(broadcast(old) - base)[0];

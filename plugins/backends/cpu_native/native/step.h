@@ -148,6 +148,8 @@ struct Source {
             for (int end = std::min(count, i + block_size - offset); i < end; i++, row += token) out[i] = row;
         }
     }
+    // Whether keys from ... from+count-1 lie `token` from one another.
+    bool straight(int from, int count) const { return block_size == 0 || from % block_size + count <= block_size; }
 };
 
 // `T` is what keys and values are stored in.

@@ -56,10 +56,41 @@ void insert_head(Tensor &t) {
 
 std::string name_of(nb::handle dtype) { return nb::cast<std::string>(nb::str(dtype)); }
 
+// The attributes of tensors, made once: a call reads some thirty.
+struct Names {
+    PyObject *shape = made("shape"), *stride = made("stride"), *is_cpu = made("is_cpu"), *data_ptr = made("data_ptr"),
+             *dtype = made("dtype");
+
+    static PyObject *made(const char *text) {
+        PyObject *name = PyUnicode_InternFromString(text);
+        if (name == nullptr) throw nb::python_error();
+        return name;
+    }
+    static const Names &all() {
+        static const Names names;
+        return names;
+    }
+};
+
+nb::object get(nb::handle object, PyObject *name) {
+    PyObject *found = PyObject_GetAttr(object.ptr(), name);
+    if (found == nullptr) throw nb::python_error();
+    return nb::steal(found);
+}
+
+nb::object call(nb::handle object, PyObject *method) {
+    PyObject *self = object.ptr(), *found = PyObject_VectorcallMethod(method, &self, 1, nullptr);
+    if (found == nullptr) throw nb::python_error();
+    return nb::steal(found);
+}
+
+nb::object dtype_of(nb::handle tensor) { return get(tensor, Names::all().dtype); }
+
 // Errors: whatever Python says where this is no tensor.
 Tensor read(nb::handle object, const char *name, int dimensions) {
     Tensor t;
-    nb::object shape = object.attr("shape"), stride = object.attr("stride")();
+    const Names &names = Names::all();
+    nb::object shape = get(object, names.shape), stride = call(object, names.stride);
     if (!PyTuple_Check(shape.ptr()) || !PyTuple_Check(stride.ptr()) || PyTuple_GET_SIZE(shape.ptr()) > 4 ||
         PyTuple_GET_SIZE(shape.ptr()) != PyTuple_GET_SIZE(stride.ptr()))
         refuse(name, std::string(name) + ": expected a tensor of " + std::to_string(dimensions) + " dimensions");
@@ -72,8 +103,8 @@ Tensor read(nb::handle object, const char *name, int dimensions) {
     if (t.dimensions != dimensions)
         refuse(name, std::string(name) + " of shape " + shape_text(t) + ": expected " + std::to_string(dimensions) +
                          " dimensions");
-    if (!nb::cast<bool>(object.attr("is_cpu"))) refuse(name, std::string(name) + " is not on the CPU");
-    t.data = reinterpret_cast<char *>(nb::cast<uintptr_t>(object.attr("data_ptr")()));
+    if (!nb::cast<bool>(get(object, names.is_cpu))) refuse(name, std::string(name) + " is not on the CPU");
+    t.data = reinterpret_cast<char *>(nb::cast<uintptr_t>(call(object, names.data_ptr)));
     bool empty = false;
     for (int i = 0; i < t.dimensions; i++) empty |= t.shape[i] == 0;
     // What was taken away for a while (a resized storage) keeps its shape.
@@ -86,7 +117,7 @@ Tensor read_rows(nb::handle object, const char *name, const BoundLayer &layer, P
                  Py_ssize_t size, bool latent = false) {
     Tensor t = read(object, name, latent ? 2 : 3);
     if (latent) insert_head(t);
-    nb::object dtype = object.attr("dtype");
+    nb::object dtype = dtype_of(object);
     if (t.shape[0] < rows || t.shape[1] != heads || t.shape[2] != size || !dtype.is(layer.dtype))
         refuse(name, std::string(name) + " of shape " + shape_text(t, latent) + " and " + name_of(dtype) +
                          ": expected (at least " + std::to_string(rows) + ", " +
@@ -100,7 +131,7 @@ Tensor read_rows(nb::handle object, const char *name, const BoundLayer &layer, P
 Tensor read_cache(nb::handle object, const char *name, const BoundLayer &layer, Py_ssize_t size) {
     Tensor t = read(object, "kv_cache", layer.latent ? 3 : 4);
     if (layer.latent) insert_head(t);
-    nb::object dtype = object.attr("dtype");
+    nb::object dtype = dtype_of(object);
     if (t.shape[1] != layer.num_kv_heads || t.shape[3] != size || t.shape[2] < 1 || !dtype.is(layer.cache_dtype))
         refuse("kv_cache", std::string(name) + " cache of shape " + shape_text(t, layer.latent) + " and " +
                                name_of(dtype) + ": expected (blocks, " +

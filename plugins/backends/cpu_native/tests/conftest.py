@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from hardpoint_cpu._kernel_modules import BUILDS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,16 +23,8 @@ if TYPE_CHECKING:
 if find_spec("hardpoint_cpu_native") is None:
     collect_ignore_glob = ["test_cpu_native_*.py"]
 
-# What the build of each module needs, as /proc/cpuinfo spells it; the CPU platform decides by the same names.
-_AVX2 = {"avx2", "fma", "f16c"}
-_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-NEEDED = {
-    "_avx2": _AVX2,
-    "_avx512": _AVX512,
-    "_avx512_bf16": _AVX512 | {"avx512_bf16"},
-    "_amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
-    "_neon": {"asimd", "bf16"},
-}
+# Narrowest first, with what the build of each needs, as /proc/cpuinfo spells it. A test holds the build to it.
+NEEDED = {build.name.rpartition(".")[2]: set(build.features) for build in reversed(BUILDS)}
 
 
 def features() -> set[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +74,30 @@ def test_the_platform_takes_it_first(config: AttentionConfig) -> None:
         pytest.skip("none of the modules can be imported here")
     selection = platform.select_backend(config, depth="ready")
     assert selection.backend == ("cpu_native_mla" if config.kind == "mla_attention" else "cpu_native")
+
+
+# What the compiler may use once it is given the flag, as /proc/cpuinfo spells it.
+FLAGS = {
+    "-mamx-tile": {"amx_tile"},
+    "-mamx-bf16": {"amx_bf16"},
+    "-mamx-int8": {"amx_int8"},
+    "-mavx512bf16": {"avx512_bf16"},
+    "-march=armv8.2-a+bf16+fp16": {"asimd", "atomics", "asimdrdm", "fphp", "asimdhp", "bf16"},
+}
+
+
+@pytest.mark.checkout
+def test_each_module_is_built_for_what_the_platform_asks_of_a_cpu() -> None:
+    """No flag of the build is missing in what the platform checks before it loads the module, nor the other way."""
+    from hardpoint_cpu._kernel_modules import BUILDS
+
+    text = (Path(__file__).parent.parent / "CMakeLists.txt").read_text(encoding="utf-8")
+    sets: dict[str, str] = {}
+    for name, flags in re.findall(r"set\((\w+) ([^)]*-m[^)]*)\)", text):
+        sets[name] = re.sub(r"\$\{(\w+)\}", lambda found: sets[found[1]], flags)
+    built: dict[str, set[str]] = {}
+    for name, flags in re.findall(r"^  kernels\((\w+) ([^)]*)\)", text, re.MULTILINE):
+        chosen = re.sub(r"\$\{(\w+)\}", lambda found: sets[found[1]], flags).split()
+        asked = [flag for flag in chosen if not flag.startswith("-mprefer-")]
+        built[f"hardpoint_cpu_native._{name}"] = set().union(*(FLAGS.get(flag, {flag[2:]}) for flag in asked))
+    assert built == {build.name: set(build.features) for build in BUILDS}

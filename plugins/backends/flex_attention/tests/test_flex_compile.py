@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import re
+import subprocess
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.torch, pytest.mark.compiler]
 
+CPU_HAS_NO_VECTORS = True
 STEPS: tuple[dict[str, Any], ...] = (
     MIXED,
     {"query_lens": [1], "seq_lens": [1]},
@@ -116,7 +121,46 @@ def test_a_cache_directory_that_cannot_be_made_is_the_reason(
         EnvironmentFailure, match=r"cannot be compiled here: NotADirectoryError: .*file/cache"
     ) as caught:
         FlexAttentionBackend.prepare(config, "cpu")
-    assert caught.value.code == "compiler"
+    assert caught.value.code == "permission"
+
+
+def test_a_new_process_may_not_even_import_the_compiler(tmp_path: Path) -> None:
+    """Its import opens the cache: the reason is that of a process which has imported it."""
+    (tmp_path / "file").write_text("")
+    program = """
+from hardpoint.attention import AttentionConfig
+from hardpoint.errors import EnvironmentFailure
+from hardpoint_flex_attention.backend import FlexAttentionBackend
+try:
+    FlexAttentionBackend.prepare(AttentionConfig(head_size=16, num_heads=2, dtype="float32"), "cpu")
+except EnvironmentFailure as error:
+    print(error.code, error, error.remedy)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file" / "cache")},
+    )
+    assert re.match("permission flex_attention cannot be compiled here: NotADirectoryError: .*file/cache", done.stdout)
+    assert "install a C++ compiler" in done.stdout
+
+
+def test_an_assertion_without_words_says_where_it_stands() -> None:
+    """What torch asserts of a compiler that makes nothing of its vector instructions has no text."""
+
+    class LoweringError(Exception):
+        """As torch words what failed below it."""
+
+    try:
+        assert not CPU_HAS_NO_VECTORS
+    except AssertionError as error:
+        lowering = LoweringError("AssertionError: \n  target: flex_attention\n  args[0]: TensorBox(…)")
+        lowering.__cause__ = error
+    text = str(_compiled._failure(lowering))
+    assert re.search(r"AssertionError: raised in .*test_flex_compile.py, line \d+: assert not CPU_HAS_NO_VECT", text)
+    assert "TensorBox" not in text
 
 
 @pytest.mark.plugins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -23,8 +24,11 @@ else:
 
 @pytest.fixture
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton interprets in this test."""
+    """Triton interprets in this test, and checks no whole number for overflow, which takes it a third of its time."""
+    from triton.runtime.interpreter import interpreter_builder
+
     monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(interpreter_builder, "options", replace(interpreter_builder.options, sanitize_overflow=False))
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ class _InInterpreter(Conformance):
     __test__ = False
     # The interpreter computes in float32 whatever is asked; `test_triton_forward` has the others.
     dtypes = ("float32",)
+    # The kernels always have it; `test_triton_operator` asks for neither and both.
+    without_lse = False
 
     def config(self, **options: Any) -> AttentionConfig:
         """The base with these options. Nothing is skipped: the kernels do all of it."""

@@ -12,70 +12,59 @@ import pytest
 import torch
 
 from hardpoint import DeviceCapability
-from hardpoint.attention import AttentionConfig
-from hardpoint.errors import EnvironmentFailure
-from hardpoint_triton._failures import as_environment_failures
-from hardpoint_triton.backend import TritonAttentionBackend, TritonMlaBackend
-from tests.processes import open_to_all, others_may_read
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-pytestmark = pytest.mark.torch
-
-CONFIG = AttentionConfig(head_size=16, num_heads=2, dtype="float16", block_size=4)
-
-PROGRAM = """
-import os, sys
-from dataclasses import replace
-import torch
 from hardpoint.attention import AttentionBatch, AttentionConfig
 from hardpoint.errors import EnvironmentFailure
 from hardpoint_triton._ahead import compile_ahead
 from hardpoint_triton._failures import as_environment_failures
 from hardpoint_triton._hardware import Hardware
 from hardpoint_triton._plan import TritonPlan
-from hardpoint_triton.backend import TritonAttentionBackend
-config = AttentionConfig(head_size=16, num_heads=2, dtype="float16", block_size=4)
-layer = TritonAttentionBackend.create_layer(config, scale=1.0, device="cpu")
-batch = AttentionBatch.build(query_lens=[1], seq_lens=[1], block_table=[[0]], slot_mapping=[0])
-plan = TritonPlan(config, batch, Hardware("sm_90", 132))
-rows, lse = torch.zeros(1, 2, 16).half(), torch.zeros(2, 1)
-cache = TritonAttentionBackend.kv_cache_spec(config).allocate(1, device="cpu")
-launch = next(layer.launches(rows, rows, rows, cache, plan, rows, lse))
-{before}
-try:
-    with as_environment_failures("compile"):
-        {action}
-except EnvironmentFailure as error:
-    print(error.code, "|", error, "|", error.remedy)
-else:
-    print("done")
-"""
+from hardpoint_triton.backend import TritonAttentionBackend, TritonMlaBackend
+from tests.processes import open_to_all, others_may_read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from hardpoint_triton._kernel import Launch
+
+pytestmark = pytest.mark.torch
+
+CONFIG = AttentionConfig(head_size=16, num_heads=2, dtype="float16", block_size=4)
 
 
-def _run(action: str, *, before: str = "", **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(before=before, action=action)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **variables},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def attend_launch(cache_dtype: torch.dtype = torch.float16) -> Launch:
+    """A decode over a cache of that dtype."""
+    layer = TritonAttentionBackend.create_layer(CONFIG, scale=1.0, device="cpu")
+    batch = AttentionBatch.build(query_lens=[1], seq_lens=[1], block_table=[[0]], slot_mapping=[0])
+    plan = TritonPlan(CONFIG, batch, Hardware("sm_90", 132))
+    rows, lse = torch.zeros(1, 2, 16).half(), torch.zeros(2, 1)
+    cache = [
+        tensor.to(cache_dtype) for tensor in TritonAttentionBackend.kv_cache_spec(CONFIG).allocate(1, device="cpu")
+    ]
+    return list(layer.launches(rows, rows, rows, cache, plan, rows, lse))[1]
 
 
-COMPILE = "compile_ahead(launch, 'sm_90')"
+def _failure(action: Callable[[], object]) -> EnvironmentFailure:
+    with pytest.raises(EnvironmentFailure) as caught, as_environment_failures("compile"):
+        action()
+    return caught.value
 
 
-def test_a_cache_directory_that_is_none_is_the_machines_fault(tmp_path: Path) -> None:
+def _build(source: str) -> object:
+    from triton.runtime.build import compile_module_from_src
+
+    return compile_module_from_src(source, "launcher")
+
+
+def test_a_cache_directory_that_is_none_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path and the variable are named."""
     (tmp_path / "file").write_text("")
-    printed = _run(COMPILE, TRITON_CACHE_DIR=str(tmp_path / "file" / "cache"))
-    assert printed.startswith("permission | Triton cannot compile: ")
-    assert str(tmp_path / "file") in printed
-    assert printed.endswith("| set TRITON_CACHE_DIR to a directory that can be written\n")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    failure = _failure(lambda: compile_ahead(attend_launch(), "sm_90"))
+    assert failure.code == "permission"
+    assert str(failure).startswith("Triton cannot compile: ")
+    assert str(tmp_path / "file") in str(failure)
+    assert failure.remedy == "set TRITON_CACHE_DIR to a directory that can be written"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
@@ -88,43 +77,58 @@ def test_a_read_only_cache_directory_is_the_machines_fault(tmp_path: Path) -> No
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
     # Folders of Python may be closed to the other user: what is needed is imported before.
-    before = (
-        "import triton.backends.nvidia.compiler, triton.compiler.code_generator; os.setgid(12345); os.setuid(12345)"
+    program = """
+import os
+import triton.backends.nvidia.compiler, triton.compiler.code_generator, triton.runtime.cache
+from hardpoint.errors import EnvironmentFailure
+from hardpoint_triton._failures import as_environment_failures
+os.setgid(12345)
+os.setuid(12345)
+try:
+    with as_environment_failures("compile"):
+        triton.runtime.cache.get_cache_manager("a" * 64).put(b"", "kernel")
+except EnvironmentFailure as error:
+    print(error.code, "|", error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TRITON_CACHE_DIR": str(closed)},
     )
-    printed = _run(COMPILE, before=before, TRITON_CACHE_DIR=str(closed))
-    assert printed.startswith("permission | Triton cannot compile: ")
-    assert str(closed) in printed
+    assert done.stdout.startswith("permission | Triton cannot compile: ")
+    assert str(closed) in done.stdout
 
 
-def test_a_missing_c_compiler_is_the_machines_fault(tmp_path: Path) -> None:
+def test_a_missing_c_compiler_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton compiles its launcher at the first launch; nothing on the path can."""
-    action = "from triton.runtime.build import compile_module_from_src; compile_module_from_src('int x;', 'launcher')"
-    environment = {"PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    printed = _run(action, before="os.environ.pop('CC', None)", **environment)
-    assert printed.startswith("compiler | Triton cannot compile: Failed to find C compiler")
-    assert printed.endswith("| install a C compiler with Python's headers, or set CC\n")
-    with pytest.raises(EnvironmentFailure, match="nocc") as caught, as_environment_failures("compile"):
-        subprocess.run([str(tmp_path / "nocc")], check=True)
-    assert caught.value.code == "compiler"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    failure = _failure(lambda: _build("int x;"))
+    assert (failure.code, failure.remedy) == ("compiler", "install a C compiler with Python's headers, or set CC")
+    assert str(failure).startswith("Triton cannot compile: Failed to find C compiler")
+    failure = _failure(lambda: subprocess.run([str(tmp_path / "nocc")], check=True))
+    assert failure.code == "compiler"
+    assert "nocc" in str(failure)
 
 
 @pytest.mark.compiler
-def test_a_c_compiler_that_fails_is_the_machines_fault(tmp_path: Path) -> None:
+def test_a_c_compiler_that_fails_is_the_machines_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's headers are not there, say: the command that failed is in the text."""
-    action = "from triton.runtime.build import compile_module_from_src; compile_module_from_src('no C', 'launcher')"
-    printed = _run(action, TRITON_CACHE_DIR=str(tmp_path))
-    assert printed.startswith("compiler | Triton cannot compile: its launcher does not compile: ")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    failure = _failure(lambda: _build("no C"))
+    assert failure.code == "compiler"
+    assert str(failure).startswith("Triton cannot compile: its launcher does not compile: ")
 
 
-def test_a_kernel_that_does_not_compile_is_the_compilers_fault(tmp_path: Path) -> None:
+def test_a_kernel_that_does_not_compile_is_the_compilers_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device without the storage format: what Triton's front end says is in the text."""
-    before = (
-        "cache = tuple(tensor.to(torch.float8_e4m3fn) for tensor in cache)\n"
-        "launch = list(layer.launches(rows, rows, rows, cache, plan, rows, lse))[1]"
-    )
-    printed = _run("compile_ahead(launch, 'sm_80')", before=before, TRITON_CACHE_DIR=str(tmp_path))
-    assert printed.startswith("compiler | Triton cannot compile: ")
-    assert "fp8e4nv not supported" in printed
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    failure = _failure(lambda: compile_ahead(attend_launch(torch.float8_e4m3fn), "sm_80"))
+    assert failure.code == "compiler"
+    assert "fp8e4nv not supported" in str(failure)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
@@ -154,7 +158,7 @@ def test_preparing_converts_what_torch_says_of_a_missing_device() -> None:
     """A device that this torch was not built for is an environment failure, whatever torch raises."""
     if torch.xpu.is_available():
         pytest.skip("there is such a device")
-    with pytest.raises(OSError, match=r"has no float16 or float16 on xpu") as caught:
+    with pytest.raises(OSError, match=r"has no float16 on xpu") as caught:
         TritonAttentionBackend.prepare(CONFIG, "xpu")
     assert caught.value.code == "no_device"  # type: ignore[attr-defined]  # EnvironmentFailure
 

@@ -37,7 +37,7 @@ def _latent(**options: Any) -> AttentionConfig:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_inputs_and_results(dense_step: Callable[..., Any], dtype: str) -> None:
     """Inputs, cache and result are of the dtype asked for."""
-    dense_step(_config(dtype=dtype, sinks=True), **MIXED, skip_slots=True, padding=3).check()
+    dense_step(_config(dtype=dtype, sinks=True), **MIXED, skip_slots=True, padding=3).check(plain=False)
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def test_half_precision_inputs_and_results(dense_step: Callable[..., Any], dtype
 )
 def test_every_head_size(dense_step: Callable[..., Any], sizes: tuple[int, int]) -> None:
     """In one piece or two, with and without padding, for keys and for values of their own size."""
-    dense_step(_config(head_size=sizes[0], v_head_size=sizes[1]), **SMALL).check()
+    dense_step(_config(head_size=sizes[0], v_head_size=sizes[1]), **SMALL).check(plain=False)
 
 
 @pytest.mark.parametrize("heads", [(1, 1), (6, 2), (5, 1), (4, 4), (20, 1), (34, 2)], ids=lambda h: f"{h[0]}-{h[1]}")
 def test_every_group_size(dense_step: Callable[..., Any], heads: tuple[int, int]) -> None:
     """Groups that fill a tile, divide it, do not divide it, and need several."""
-    dense_step(_config(num_heads=heads[0], num_kv_heads=heads[1], sinks=True, alibi=True), **SMALL).check()
+    dense_step(_config(num_heads=heads[0], num_kv_heads=heads[1], sinks=True, alibi=True), **SMALL).check(plain=False)
 
 
 @pytest.mark.parametrize("heads", [1, 5, 20])
 def test_every_number_of_heads_over_a_latent(latent_step: Callable[..., Any], heads: int) -> None:
     """The latent has one key head, which all query heads share."""
-    latent_step(_latent(num_heads=heads, sinks=True, soft_cap=3.0), **SMALL).check()
+    latent_step(_latent(num_heads=heads, sinks=True, soft_cap=3.0), **SMALL).check(plain=False)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_every_number_of_heads_over_a_latent(latent_step: Callable[..., Any], he
 )
 def test_eight_bit_caches(dense_step: Callable[..., Any], dtype: str, cache: str) -> None:
     """What is read is what the storage holds, times its scale; what is written is rounded once, as torch rounds."""
-    dense_step(_config(dtype=dtype, kv_cache_dtype=cache, soft_cap=2.0), **SMALL, skip_slots=True).check()
+    dense_step(_config(dtype=dtype, kv_cache_dtype=cache, soft_cap=2.0), **SMALL, skip_slots=True).check(plain=False)
 
 
 def test_an_eight_bit_latent(latent_step: Callable[..., Any]) -> None:
     """Key and value are one number, with one scale."""
-    latent_step(_latent(kv_cache_dtype="fp8"), **SMALL).check()
+    latent_step(_latent(kv_cache_dtype="fp8"), **SMALL).check(plain=False)
 
 
 @pytest.mark.parametrize("cache", ["fp8", "fp8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
@@ -87,7 +87,7 @@ def test_eight_bit_numbers_are_rounded_as_torch_rounds_them(dense_step: Callable
     numbers[:2] = torch.tensor([0.0, -1e-30])
     step.key = (numbers * (-1) ** torch.arange(512)).view(8, 1, 64)
     step.arguments |= {"key_scale": 1.0, "value_scale": 1.0}
-    step.check()
+    step.check(plain=False)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_long_decodes_are_split_and_merged(dense_step: Callable[..., Any], optio
     """Programs that share a sequence's keys, also where a short sequence leaves most of them nothing."""
     step = dense_step(_config(num_kv_heads=1, **options), [1, 2, 0], [150, 5, 3])
     assert step.plan().segments[0].num_splits > 1
-    step.check()
+    step.check(plain=False)
 
 
 def test_splits_beside_a_prefill(dense_step: Callable[..., Any]) -> None:
@@ -108,20 +108,20 @@ def test_splits_beside_a_prefill(dense_step: Callable[..., Any]) -> None:
     short, long = step.plan().segments
     assert short.num_splits > 1
     assert (short.work.tolist(), long.work.tolist()) == ([[1, 0], [2, 0]], [[0, 8], [0, 0]])
-    step.check()
+    step.check(plain=False)
 
 
 def test_split_latents(latent_step: Callable[..., Any]) -> None:
     """The latent form is split in the same way."""
     step = latent_step(_latent(sinks=True), [1, 1], [130, 7])
     assert step.plan().segments[0].num_splits > 1
-    step.check()
+    step.check(plain=False)
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 32, 48])
 def test_blocks_that_hold_several_tiles_or_none(dense_step: Callable[..., Any], block_size: int) -> None:
     """A tile inside one block finds it once; one that may lie across two looks for each key."""
-    dense_step(_config(num_kv_heads=1, block_size=block_size, sliding_window=30), [1, 12], [50, 40]).check()
+    dense_step(_config(num_kv_heads=1, block_size=block_size, sliding_window=30), [1, 12], [50, 40]).check(plain=False)
 
 
 def test_a_window_skips_blocks_that_were_given_back(dense_step: Callable[..., Any]) -> None:
@@ -238,7 +238,7 @@ def test_sinks_of_minus_infinity_are_no_sinks(dense_step: Callable[..., Any]) ->
     for lens in (([9, 1], [9, 4]), ([1, 1], [100, 1])):
         step = dense_step(_config(num_kv_heads=1, sinks=True), *lens)
         step.arguments["sinks"][1:3] = -torch.inf
-        step.check()
+        step.check(plain=False)
 
 
 def test_caches_that_share_one_allocation_are_read_in_place(dense_step: Callable[..., Any]) -> None:
@@ -264,7 +264,7 @@ def test_a_cache_may_come_without_a_block_size_in_the_config(dense_step: Callabl
 
 def test_many_heads_of_new_keys_are_stored_in_pieces(dense_step: Callable[..., Any]) -> None:
     """A program stores as many heads as fit, and the last one fewer."""
-    dense_step(_config(num_heads=18, num_kv_heads=18, head_size=256), [2], [3]).check()
+    dense_step(_config(num_heads=18, num_kv_heads=18, head_size=256), [2], [3]).check(plain=False)
 
 
 def test_programs_of_a_prefill_begin_with_the_longest(dense_step: Callable[..., Any]) -> None:

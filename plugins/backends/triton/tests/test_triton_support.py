@@ -53,7 +53,10 @@ def _configs(draw: st.DrawFn) -> AttentionConfig:
     )
 
 
-def _check_accepted(config: AttentionConfig, data: st.DataObject) -> None:
+@settings(deadline=None, max_examples=25, suppress_health_check=_SUPPRESSED)
+@given(config=_configs(), data=st.data())
+def test_what_is_accepted_constructs_and_runs(config: AttentionConfig, data: st.DataObject) -> None:
+    """Whatever the declared support and the validation accept is prepared, built, and right on a random batch."""
     latent = config.kind == "mla_attention"
     support, backend = (LATENT_SUPPORT, TritonMlaBackend) if latent else (SUPPORT, TritonAttentionBackend)
     assume(not support.reasons(CPU, config) and not backend.validate_configuration(CPU, config))
@@ -76,22 +79,7 @@ def _check_accepted(config: AttentionConfig, data: st.DataObject) -> None:
         skip_slots=data.draw(st.booleans(), label="skip slots"),
         padding=data.draw(st.integers(0, 2), label="padding"),
         seed=data.draw(st.integers(0, 1000), label="seed"),
-    ).check()
-
-
-@settings(deadline=None, max_examples=10, derandomize=True, suppress_health_check=_SUPPRESSED)
-@given(config=_configs(), data=st.data())
-def test_what_is_accepted_constructs_and_runs(config: AttentionConfig, data: st.DataObject) -> None:
-    """Whatever the declared support and the validation accept is prepared, built, and right on a random batch."""
-    _check_accepted(config, data)
-
-
-@pytest.mark.long
-@settings(deadline=None, max_examples=60, suppress_health_check=_SUPPRESSED)
-@given(config=_configs(), data=st.data())
-def test_what_is_accepted_constructs_and_runs_at_length(config: AttentionConfig, data: st.DataObject) -> None:
-    """The same with other random numbers each time, and more of them."""
-    _check_accepted(config, data)
+    ).check(plain=False)
 
 
 def test_the_dense_cache_has_two_tensors_of_the_storage_dtype() -> None:

@@ -32,7 +32,7 @@ FLAGS = {
     "haswell": _HASWELL,
     "skylake": _SKYLAKE,
     "cooper lake": _COOPER_LAKE,
-    "sapphire rapids": f"{_COOPER_LAKE} avx512_fp16 amx_bf16 amx_tile amx_int8",
+    "sapphire rapids": f"{_COOPER_LAKE} avx512vbmi avx512_fp16 amx_bf16 amx_tile amx_int8",
     "graviton 2": _GRAVITON_2,
     "graviton 3": _GRAVITON_3,
     "grace": f"{_GRAVITON_3} sb sve2 sveaes svepmull svebitperm svesha3 svesm4 flagm2 frint",

@@ -109,16 +109,16 @@ def test_tiles_that_are_not_permitted(make_machine: Make) -> None:
     assert refusal(machine, "_amx") == Reason(
         code=ReasonCode.PERMISSION,
         message="AMX not permitted: PermissionError: [Errno 1] Operation not permitted",
-        requested=("amx_tile", "amx_bf16"),
+        requested=("amx_tile", "amx_bf16", "amx_int8"),
     )
     assert tried(machine)[0] == "_avx512_bf16"
 
 
 def test_tiles_are_not_the_only_thing_missing(make_machine: Make) -> None:
     """Where a virtual machine shows tiles and hides AVX-512's bfloat16, both are named."""
-    flags = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl amx_tile amx_bf16"
+    flags = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vbmi amx_tile amx_bf16 amx_int8"
     machine = make_machine([flags], probes={"cpu.amx": False})
-    assert refusal(machine, "_amx").requested == ("avx512_bf16", "amx_tile", "amx_bf16")
+    assert refusal(machine, "_amx").requested == ("avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 
 
 def test_only_amx_has_something_to_set_up(make_machine: Make) -> None:

@@ -312,6 +312,7 @@ def test_torch_is_the_last_resort(drivers: Drivers) -> None:
         ("raise OSError('undefined symbol: ncclCommWindow')", "other", "undefined symbol: ncclCommWindow"),
         ("__version__ = '9.9'", "driver", "has no attribute 'cuda'"),
         ("import os; os.abort()", "crashed", "SIGABRT"),
+        ("raise FutureWarning('pynvml')", "broken_import", "torch does not load: FutureWarning: pynvml"),
     ],
 )
 def test_torch_that_cannot_say_either(drivers: Drivers, text: str, code: str, words: str) -> None:

@@ -52,6 +52,7 @@ def nvmlDeviceGetMigMode(handle): raise NVMLError(3)
 def test_one_that_does_not_work(drivers: Drivers, module: str, code: str, words: str) -> None:
     """It is a reason in its own words, never a crash, and the driver is asked next."""
     (drivers.site / "pynvml.py").write_text(module)
+    drivers.torch("None")  # built for nothing that is here, and so not asked
     status, _, codes, messages = drivers.run(DETECT)
     assert (status, codes[:2]) == ("unusable", [code, "missing_library"])
     assert words in messages[0]

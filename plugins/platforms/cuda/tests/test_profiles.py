@@ -202,3 +202,10 @@ def test_a_mask_that_is_a_mistake_has_a_remedy(mask: str, remedy: str | None) ->
     (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
     assert [reason.remedy for reason in candidate.reasons] == [remedy]
     assert resolution.is_fallback is (remedy is not None)
+
+
+@pytest.mark.parametrize("mask", ["9" * 100_000, "GPU-" + "f" * 100_000, "MIG-" + "f" * 100_000])
+def test_a_mask_of_any_length_is_told_in_a_few_words(mask: str) -> None:
+    """A message shows its beginning."""
+    resolution = hardpoint.resolve(machine=hardpoint.simulate("h100", variables={"CUDA_VISIBLE_DEVICES": mask}))
+    assert len(resolution.explain()) < 1000

@@ -263,3 +263,9 @@ def test_what_leaves_nothing_is_a_wish_or_a_mistake(values: dict[str, str], is_w
     choice = choose(values, FOUR)
     assert choice.refusal is not None
     assert choice.is_wish is is_wish
+
+
+@pytest.mark.parametrize("name", [ROCR, HIP, CUDA])
+def test_a_mask_of_any_length_is_told_in_a_few_words(name: str) -> None:
+    """A message shows its beginning."""
+    assert len(str(choose({name: "x" * 100_000}, FOUR).refusal)) < 400

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+import traceback
 import warnings
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +39,7 @@ class Compiled(NamedTuple):
 
 _known: dict[Family, Compiled] = {}
 _lock = threading.Lock()
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
 _REMEDY = (
     "install a C++ compiler (g++), and let torch compile: TORCHINDUCTOR_CACHE_DIR writable, TORCHDYNAMO_DISABLE unset"
 )
@@ -56,6 +59,13 @@ def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | N
         return _guarded(found.function, *inputs)  # type: ignore[no-any-return]  # as `_function` says
 
 
+def smallest(family: Family, device: torch.device) -> Inputs:
+    """`Family.smallest`. Errors: `EnvironmentFailure`: torch's compiler is imported there, and opens its cache."""
+    with torch.inference_mode(mode=False):
+        inputs: Inputs = _guarded(family.smallest, device)
+    return inputs
+
+
 def _compile(family: Family, device: torch.device) -> Compiled:
     with _lock:
         found = _known.get(family)
@@ -65,7 +75,7 @@ def _compile(family: Family, device: torch.device) -> Compiled:
                 warnings.simplefilter("ignore")
                 function = _new_function(family)
                 found = Compiled(_guarded(_compiler, function), function.__code__)
-                _guarded(found.function, *family.smallest(device))
+                _guarded(found.function, *smallest(family, device))
             _known[family] = found
         return found
 
@@ -88,27 +98,45 @@ def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN
 
 def _as_failure(error: Exception) -> EnvironmentFailure | None:
     """What the machine is to blame for, as such; None: anything else."""
+    if isinstance(error, EnvironmentFailure):
+        return None
+    if isinstance(error, (OSError, ImportError)):
+        # Before torch's own exceptions are asked for, whose module may be what cannot be imported.
+        return _failure(error)
     from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
     from torch._inductor.exc import InductorError
 
-    if isinstance(error, EnvironmentFailure):
-        return None
-    inner: BaseException | None = error
     if isinstance(error, (BackendCompilerFailed, InductorError)):
-        inner = getattr(error, "inner_exception", None) or error
-    elif isinstance(error, RuntimeError) and "torch.compile is not supported" in str(error):
+        inner = getattr(error, "inner_exception", None)
+        return _failure(inner if isinstance(inner, BaseException) else error)
+    if isinstance(error, RuntimeError) and "torch.compile is not supported" in str(error):
         # What torch says on a Python that it does not know yet.
         return EnvironmentFailure(f"torch {torch.__version__}: {error}", code="compiler", remedy=_REMEDY)
-    elif not isinstance(error, (OSError, ImportError, InternalTorchDynamoError)):
-        return None
-    code = "permission" if isinstance(inner, PermissionError) else "compiler"
-    text = str(inner).strip() or type(inner).__name__
+    return _failure(error) if isinstance(error, InternalTorchDynamoError) else None
+
+
+def _failure(error: BaseException) -> EnvironmentFailure:
+    closed = isinstance(error, OSError) and error.errno in _NOT_ALLOWED
+    # What torch was lowering says nothing to an operator.
+    text = str(error).partition("\n  target: ")[0].strip()
+    if not text or text.endswith("Error:"):
+        text = f"{text or 'it'} raised {_place(error)}"
     if len(lines := text.splitlines()) > 12:
         # A C++ compiler's complaint may be long, and begins with what matters.
         text = "\n".join([*lines[:12], f"… {len(lines) - 12} more lines"])
     return EnvironmentFailure(
-        f"flex_attention cannot be compiled here: {type(inner).__name__}: {text}", code=code, remedy=_REMEDY
+        f"flex_attention cannot be compiled here: {type(error).__name__}: {text}",
+        code="permission" if closed else "compiler",
+        remedy=_REMEDY,
     )
+
+
+def _place(error: BaseException) -> str:
+    """Where an error without words was raised: an assertion's own line is what it has to say."""
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"in {frames[-1].filename}, line {frames[-1].lineno}: {frames[-1].line}" if frames else "without a word"
 
 
 def _new_function(family: Family) -> FunctionType:

@@ -10,7 +10,7 @@ from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport,
 from hardpoint.attention._kernel_checks import check_per_head, check_scales
 from hardpoint.attention._kernel_smallest import check_device
 from hardpoint.errors import ConfigError
-from hardpoint_flex_attention._compiled import call
+from hardpoint_flex_attention._compiled import call, smallest
 from hardpoint_flex_attention._family import Family
 from hardpoint_flex_attention._layer import FlexAttentionLayer
 from hardpoint_flex_attention._plan import FlexPlan
@@ -38,9 +38,7 @@ class FlexAttentionBackend(AttentionBackend):
         if config.block_size is not None:
             families.append(Family.decode(config, device, config.block_size))
         for family in families:
-            with torch.inference_mode(mode=False):
-                inputs = family.smallest(device)
-            call(family, inputs)
+            call(family, smallest(family, device))
 
     @classmethod
     def kv_cache_spec(cls, config: AttentionConfig) -> KVCacheSpec:

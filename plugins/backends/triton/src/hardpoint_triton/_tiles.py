@@ -1,6 +1,7 @@
 """How large a program's tile is, on which device: read from `tiles.json`, which says why.
 
-The first row that fits is taken. `benchmarks/triton_tune.py` writes rows that it has measured before the others.
+The first row that fits is taken. `benchmarks/triton_tune.py` writes rows that it has measured before the others; they
+have a least width too, so that one for wide heads does not take what narrow ones have.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def choose(arch: str, phase: str, dtype_bytes: int, width: int) -> Tile:
             any(_matches(arch, pattern) for pattern in row["architectures"])
             and row["phase"] == phase
             and dtype_bytes in row["dtype_bytes"]
-            and width <= row["max_width"]
+            and row.get("min_width", 0) <= width <= row["max_width"]
         ):
             return Tile(row["block_m"], row["block_n"], row["num_warps"], row["num_stages"])
     raise LookupError(f"tiles.json has no {phase} row for {arch}, {dtype_bytes} bytes and width {width}")

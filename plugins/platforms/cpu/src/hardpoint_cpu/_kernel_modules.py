@@ -42,7 +42,7 @@ BUILDS: Final = (
     _Build(
         name="hardpoint_cpu_native._amx",
         family=X86,
-        features=(*_AVX512_BF16, "amx_tile", "amx_bf16"),
+        features=(*_AVX512_BF16, "avx512vbmi", "amx_tile", "amx_bf16", "amx_int8"),
         setup="hardpoint_cpu._amx:request_permission",
     ),
     _Build(name="hardpoint_cpu_native._avx512_bf16", family=X86, features=_AVX512_BF16),

@@ -218,8 +218,8 @@ def _masked(mask: _mask.Mask, fault: str | None, *, leaves_some: bool = False) -
     what = "is cut short" if leaves_some else "leaves no device"
     return Reason(
         code=ReasonCode.MASKED,
-        message=f"{_mask.VARIABLE}={mask.text!r} {what}: {fault or 'empty'}",
-        requested=mask.text,
+        message=f"{_mask.VARIABLE}={mask.text!r:.200} {what}: {fault or 'empty'}",
+        requested=None if mask.text is None else mask.text[:200],
         accepted="numbers, ids of devices (GPU-…) or of MIG instances (MIG-…), separated by commas, each once",
         remedy=None if mask.is_wish else f"correct {_mask.VARIABLE}, or unset it",
     )

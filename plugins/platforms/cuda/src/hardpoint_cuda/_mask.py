@@ -30,4 +30,4 @@ def choose_instance(mask: Mask, names: Sequence[tuple[str | None, ...]]) -> Choi
             fault = f"a process sees one MIG instance: {rest} more named here are left out" if rest else mask.fault
             return Choice((place,), (entry,), fault)
     listed = ", ".join(known[0] for known in names if known and known[0]) or "none"
-    return Choice((), (), f"{entry!r} is no MIG instance of this machine; there are {listed}")
+    return Choice((), (), f"{entry!r:.80} is no MIG instance of this machine; there are {listed}")

@@ -134,7 +134,7 @@ def _find_in_wsl(machine: Machine) -> _Found | Detection:
         return _Found(answer, is_masked=True)
     rocr = machine.variable(_mask.ROCR)
     if rocr is not None:
-        choice = _mask.Choice((), (), f"{_mask.ROCR}={rocr!r} leaves no device", is_wish=parse_mask(rocr).is_wish)
+        choice = _mask.Choice((), (), f"{_mask.ROCR}={rocr!r:.200} leaves no device", is_wish=parse_mask(rocr).is_wish)
         return Detection.unusable(_masked(choice, {_mask.ROCR: rocr}))
     return Detection.absent(Reason(code=ReasonCode.NO_DEVICE, message=f"{tool} lists no device of AMD's"))
 
@@ -194,7 +194,7 @@ def _masked(choice: _mask.Choice, values: dict[str, str | None]) -> Reason:
     return Reason(
         code=ReasonCode.MASKED,
         message=choice.refusal or "",
-        requested=tuple(f"{name}={text}" for name, text in values.items() if text is not None),
+        requested=tuple(f"{name}={text:.200}" for name, text in values.items() if text is not None),
         accepted=f"numbers or ids ({'GPU-'} and 16 digits), separated by commas, each once",
         remedy=None if choice.is_wish else remedy,
     )

@@ -60,34 +60,34 @@ def choose(values: Mapping[str, str | None], uuids: Sequence[str | None], *, is_
     if rocr is not None:
         shown = read_rocr(rocr, uuids)
         if not shown.places:
-            why = f"{ROCR}={rocr!r} leaves no device: {shown.fault}"
+            why = f"{ROCR}={rocr!r:.200} leaves no device: {shown.fault}"
             return Choice((), (), why, is_wish=device_mask.parse_mask(rocr).is_wish)
         if shown.fault is not None:
-            warnings.append(f"{ROCR}={rocr!r} is cut short: {shown.fault}")
+            warnings.append(f"{ROCR}={rocr!r:.200} is cut short: {shown.fault}")
     name, text, conflict = _second(values)
     if text is None:
         return Choice(shown.places, shown.names, None, tuple(warnings))
     left = [uuids[place] for place in shown.places]
     picked = read_torch(text, left)
-    refusal = None if picked.places else f"{name}={text!r} leaves no device: {picked.fault}"
+    refusal = None if picked.places else f"{name}={text!r:.200} leaves no device: {picked.fault}"
     if rocr is not None:
         count = len(device_mask.parse_mask(text).entries)
         if count > len(left):
-            refusal = f"{name}={text!r} asks for {count} devices, and {ROCR}={rocr!r} leaves {len(left)}"
+            refusal = f"{name}={text!r:.200} asks for {count} devices, and {ROCR}={rocr!r:.200} leaves {len(left)}"
         elif refusal is not None:
-            refusal += f", after {ROCR}={rocr!r}"
+            refusal += f", after {ROCR}={rocr!r:.200}"
     if conflict is not None:
         warnings.append(conflict)
     if refusal is not None:
         is_wish = conflict is None and device_mask.parse_mask(text).is_wish
         return Choice((), (), "; ".join((refusal, *warnings)), is_wish=is_wish)
     if picked.fault is not None:
-        warnings.append(f"{name}={text!r} is cut short: {picked.fault}")
+        warnings.append(f"{name}={text!r:.200} is cut short: {picked.fault}")
     theirs = read_hip(text, left)
     if theirs != picked.places:
         meant = ",".join(map(str, picked.places))
         warnings.append(
-            f"{name}={text!r} means {meant} to torch and {','.join(map(str, theirs)) or 'no device'} to HIP; "
+            f"{name}={text!r:.200} means {meant} to torch and {','.join(map(str, theirs)) or 'no device'} to HIP; "
             f"write {name}={meant}"
         )
     return Choice(tuple(shown.places[place] for place in picked.places), picked.names, None, tuple(warnings))
@@ -110,7 +110,7 @@ def _second(values: Mapping[str, str | None]) -> tuple[str, str | None, str | No
         return CUDA, cuda, None
     if cuda is None or _meaning(cuda) == _meaning(hip):
         return HIP, hip, None
-    return HIP, hip, f"{HIP}={hip!r} and {CUDA}={cuda!r} disagree, and {HIP} is taken; unset one of them"
+    return HIP, hip, f"{HIP}={hip!r:.200} and {CUDA}={cuda!r:.200} disagree, and {HIP} is taken; unset one of them"
 
 
 def _meaning(text: str) -> tuple[object, ...]:
@@ -130,7 +130,7 @@ def read_rocr(text: str, uuids: Sequence[str | None]) -> Reading:
     for entry in (part.strip() for part in text.removesuffix(",").split(",")):
         place, fault = _rocr_place(entry, known)
         if place in places:
-            fault = f"repeated entry {entry!r}"
+            fault = f"repeated entry {entry!r:.80}"
         if fault is not None or place is None:
             break
         places.append(place)
@@ -146,14 +146,14 @@ def _rocr_place(entry: str, uuids: Sequence[str | None]) -> tuple[int | None, st
         if len(meant) == 1 and len(wanted) > len(_ID):
             return meant[0], None
         what = "means several devices" if len(meant) > 1 else "is no device of this machine"
-        return None, f"{entry!r} {what}; there are {', '.join(uuid for uuid in uuids if uuid) or 'none with an id'}"
+        return None, f"{entry!r:.80} {what}; there are {', '.join(uuid for uuid in uuids if uuid) or 'none with an id'}"
     found = _C_NUMBER.match(entry)
     if found is None:
-        return None, f"bad entry {entry!r}"
+        return None, f"bad entry {entry!r:.80}"
     sign, hexadecimal, octal, decimal = found.groups()
     number = int(hexadecimal, 16) if hexadecimal else int(decimal or octal or "0", 10 if decimal else 8)
     if sign == "-" or number >= len(uuids):
-        return None, f"{entry!r} is out of range: there are {len(uuids)} devices, numbered from 0"
+        return None, f"{entry!r:.80} is out of range: there are {len(uuids)} devices, numbered from 0"
     return number, None
 
 
