@@ -13,8 +13,8 @@ _NATIVE: Final = "hardpoint-cpu-native"
 _SDPA: Final = "hardpoint-torch-sdpa"
 _FLEX: Final = "hardpoint-flex-attention"
 
-# Measured by benchmarks/cpu_order.py: flex_attention takes 0.93 to 0.96 of torch_sdpa's time in decode, 1.5 times in
-# prefill, and over a minute to compile where torch's compiler has kept nothing.
+# Measured by benchmarks/cpu_order.py in bfloat16: flex_attention takes 0.91 to 0.96 of torch_sdpa's time in decode, 1.5
+# to 2.0 times it in prefill, and 45 to 84 s to compile where torch's compiler has kept nothing.
 DECODER: Final = (
     BackendPriority(
         name="cpu_native",
