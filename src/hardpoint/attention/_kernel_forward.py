@@ -72,8 +72,28 @@ class OpaqueLayer(AttentionLayer, Generic[Plan]):
 
             attention(self.handle, plan.handle, query, key, value, list(kv_cache or ()), out, lse)
         else:
-            self.run(query, key, value, kv_cache, plan, out, lse)
+            self.run_as_asked(query, key, value, kv_cache, plan, out, lse)
         return out if lse is None else (out, lse)
+
+    def run_as_asked(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        kv_cache: Sequence[torch.Tensor] | None,
+        plan: Plan,
+        out: torch.Tensor,
+        lse: torch.Tensor | None,
+    ) -> None:
+        """`run`, in the dtype that the config says: where the caller has autocast on, torch would round float32."""
+        import torch
+
+        device_type = query.device.type
+        if torch.is_autocast_enabled(device_type):
+            with torch.autocast(device_type, enabled=False):
+                self.run(query, key, value, kv_cache, plan, out, lse)
+        else:
+            self.run(query, key, value, kv_cache, plan, out, lse)
 
     @abstractmethod
     def run(

@@ -37,7 +37,7 @@ def _forward(
     found_layer, found_plan = _handles.find(layer), _handles.find(int(plan))
     if not isinstance(found_layer, OpaqueLayer) or not isinstance(found_plan, found_layer.plan_type):
         raise TypeError(f"handles {layer} and {int(plan)} are no layer and plan of it")
-    found_layer.run(query, key, value, kv_cache or None, found_plan, out, lse)
+    found_layer.run_as_asked(query, key, value, kv_cache or None, found_plan, out, lse)
 
 
 def _nothing(*_: object) -> None:

@@ -59,6 +59,21 @@ def test_preparing_again_compiles_nothing(base: dict[str, Any]) -> None:
         FlexAttentionBackend.prepare(AttentionConfig(**base, sliding_window=100), "cpu")
 
 
+def test_modes_of_the_process_compile_from_the_family_too(base: dict[str, Any]) -> None:
+    """Under deterministic algorithms torch compiles anew, and would do so from whatever step comes first."""
+    config = AttentionConfig(**base)
+    FlexAttentionBackend.prepare(config, "cpu")
+    with torch.autocast("cpu", torch.bfloat16), torch.compiler.set_stance("fail_on_recompile"):
+        Step.random(FlexAttentionBackend, config, [1], [1]).check()
+    torch.use_deterministic_algorithms(True)
+    try:
+        Step.random(FlexAttentionBackend, config, [1], [1]).check()
+        with torch.compiler.set_stance("fail_on_recompile"):
+            Step.random(FlexAttentionBackend, config, [1, 1], [30, 100]).check()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_what_torch_forgot_is_compiled_again_from_the_family(base: dict[str, Any]) -> None:
     """After ``torch._dynamo.reset()`` the next step compiles for every step after it."""
     config = AttentionConfig(**base)

@@ -161,6 +161,16 @@ def test_a_scale_may_be_negative_or_zero(random_step: Callable[..., Any], scale:
         step.check()
 
 
+def test_autocast_rounds_nothing(random_step: Callable[..., Any]) -> None:
+    """A layer computes in its config's dtype, whatever its caller lets torch choose around it."""
+    for options in ({"alibi": True}, {"block_size": None}):
+        step = random_step(_config(**options), [5, 5, 1], [5, 5, 1])
+        wanted, _ = step.reference()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = step.layer().forward(step.query, step.key, step.value, step.cache, step.plan())
+        torch.testing.assert_close(out.double(), wanted, atol=2e-5, rtol=2e-5)
+
+
 def test_sinks_of_minus_infinity_are_no_sinks(random_step: Callable[..., Any]) -> None:
     """The result is that of a layer without sinks, also for the heads beside them."""
     step = random_step(_config(sinks=True), **MIXED)

@@ -37,7 +37,24 @@ class Compiled(NamedTuple):
         return bool(_debug_get_cache_entry_list(self.code))
 
 
-_known: dict[Family, Compiled] = {}
+class Modes(NamedTuple):
+    """What of the process torch compiles in besides: in another it would compile anew, from the step at hand."""
+
+    default_dtype: torch.dtype
+    deterministic: bool
+    warns_only: bool
+
+    @classmethod
+    def now(cls) -> Modes:
+        """Those that are set."""
+        return cls(
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+
+_known: dict[tuple[Family, Modes], Compiled] = {}
 _lock = threading.Lock()
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR})
 _REMEDY = (
@@ -51,9 +68,9 @@ def call(family: Family, inputs: Inputs) -> tuple[torch.Tensor, torch.Tensor | N
     Compiles at the first call for the family. Errors: `EnvironmentFailure` with code ``compiler`` or ``permission``
     where that cannot be done on this machine.
     """
-    found = _known.get(family)
-    # Warm-ups are no place for the caller's modes: either would compile anew.
-    with torch.inference_mode(mode=False), torch.no_grad():
+    found = _known.get((family, Modes.now()))
+    # Nor are these the caller's: each would compile anew.
+    with torch.inference_mode(mode=False), torch.no_grad(), torch.autocast(family.device_type, enabled=False):
         if found is None or not found.is_there():
             found = _compile(family, inputs.query.device)
         return _guarded(found.function, *inputs)  # type: ignore[no-any-return]  # as `_function` says
@@ -67,8 +84,9 @@ def smallest(family: Family, device: torch.device) -> Inputs:
 
 
 def _compile(family: Family, device: torch.device) -> Compiled:
+    key = family, Modes.now()
     with _lock:
-        found = _known.get(family)
+        found = _known.get(key)
         if found is None or not found.is_there():
             with warnings.catch_warnings():
                 # The compiler's own deprecations; where warnings are errors, nothing would compile.
@@ -76,7 +94,7 @@ def _compile(family: Family, device: torch.device) -> Compiled:
                 function = _new_function(family)
                 found = Compiled(_guarded(_compiler, function), function.__code__)
                 _guarded(found.function, *smallest(family, device))
-            _known[family] = found
+            _known[key] = found
         return found
 
 
