@@ -69,6 +69,10 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "latent": ("gfx1100", LATENT, DECODE),
     "everything, 8 bits": ("gfx1201", {**EVERYTHING, "head_size": 64, "kv_cache_dtype": "fp8"}, DECODE),
 }
+# The prefill of the devices that compile none above.
+PREFILLS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    f"prefill for {arch}": (arch, DENSE, ALL[3:]) for arch in ("sm_80", "gfx90a", "gfx942", "gfx1100", "gfx1201")
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,10 +129,10 @@ def most_shared_bytes(arch: str, shape: Shape, dtype_bytes: int, *, latent: bool
     return size * (shape.block_m * shape.key.width + keys * tile.num_stages) + again
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.long) for name in PREFILLS)])
 def test_what_a_step_launches_compiles(name: str) -> None:
     """To machine code, in no more shared memory than the estimate that the next test trusts."""
-    arch, options, expected = CASES[name]
+    arch, options, expected = {**CASES, **PREFILLS}[name]
     config = AttentionConfig(**options)
     compiled = []
     for launch in launches(config, arch):
@@ -147,9 +151,11 @@ def test_what_a_step_launches_compiles(name: str) -> None:
 
 
 def test_every_device_that_the_project_names_is_compiled_for() -> None:
-    """With the kernels of a decode at least."""
-    decoding = {arch for arch, _, kernels in CASES.values() if kernels[:3] == DECODE}
-    assert decoding == {"sm_80", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx1100", "gfx1201"}
+    """With the kernels of a decode and of a prefill."""
+    named = {"sm_80", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx1100", "gfx1201"}
+    cases = [*CASES.values(), *PREFILLS.values()]
+    assert {arch for arch, _, kernels in cases if kernels[:3] == DECODE} == named
+    assert {arch for arch, _, kernels in cases if kernels[-1] == "attend"} >= named
 
 
 @pytest.mark.parametrize("arch", SHARED_KIB)
