@@ -4,6 +4,8 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 import hardpoint
 from tests.plugins import config, imported, usable
 from tests.profiles import add_platform
@@ -11,8 +13,6 @@ from tests.test_public_names import loaded_by
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
     from tests.plugins import Site
 
@@ -26,6 +26,44 @@ def recorded(count: int = 2, **variables: str) -> hardpoint.Snapshot:
 def changes(taken: hardpoint.Snapshot) -> dict[str, tuple[str | None, str | None]]:
     """What has changed, by place."""
     return {change.where: change[1:] for change in taken.recompute().changes}
+
+
+@pytest.mark.parametrize("place", ["home", "tmp"])
+@pytest.mark.parametrize("present", [True, False])
+def test_a_question_about_a_private_place(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, present: bool
+) -> None:
+    """A node in a temporary folder or at home, which the file names by placeholders, is there for the same question."""
+    folder = tmp_path / "vendor"
+    folder.mkdir()
+    if place == "home":
+        monkeypatch.setenv("HOME", str(folder))
+    node = folder / "node0"
+    if present:
+        node.touch()
+    found = usable()
+    site.platform("fast", detect=f"if machine.exists({str(node)!r}): {found}\nreturn Detection.absent('no node')")
+    site.platform("host", rank="CPU")
+    taken = hardpoint.snapshot()
+    taken.write(tmp_path / "snapshot.json")
+    assert str(folder) not in (tmp_path / "snapshot.json").read_text()
+    again = hardpoint.read_snapshot(tmp_path / "snapshot.json").recompute()
+    assert again.changes == ()
+    assert again.report.as_dict()["platform"]["name"] == ("fast" if present else "host")
+
+
+def test_a_private_place_that_could_be_two(site: Site, tmp_path: Path) -> None:
+    """Where two recorded questions look alike, neither is taken for the one that is asked."""
+    nodes = [tmp_path / name / "node0" for name in ("one", "two")]
+    nodes[0].parent.mkdir()
+    nodes[0].touch()
+    asked = " and ".join(f"machine.exists({str(node)!r})" for node in nodes)
+    site.platform("fast", detect=f"if {asked}: {usable()}\nreturn Detection.absent('no node')")
+    site.platform("host", rank="CPU")
+    taken = hardpoint.snapshot()
+    taken.write(tmp_path / "snapshot.json")
+    changed = changes(hardpoint.read_snapshot(tmp_path / "snapshot.json"))
+    assert "NotRecorded" in str(changed["platform candidate fast"])
 
 
 def remove(site: Site, distribution: str) -> None:

@@ -10,6 +10,18 @@ if TYPE_CHECKING:
 
     Json = Any  # what JSON can hold
 
+_DISTRIBUTIONS: Final = {
+    "aiter": "amd-aiter",
+    "amdsmi": "amdsmi",
+    "flash_attn": "flash-attn",
+    "flashinfer": "flashinfer-python",
+    "numpy": "numpy",
+    "pynvml": "nvidia-ml-py",
+    "torch": "torch",
+    "torch_neuronx": "torch-neuronx",
+    "triton": "triton",
+}
+"""What to install for a module that is missing, of those that are known here."""
 _BY_CODE: Final = {
     "driver": "see what the driver says (dmesg); reload it, reinstall it, or reboot",
     "stub_library": "take the toolkit's 'stubs' folder out of LD_LIBRARY_PATH and ldconfig: it is for linking only",
@@ -57,7 +69,7 @@ def remedy_for(
     without = f"HARDPOINT_DISABLED_PLUGINS={plugin} leaves it out" if plugin else None
     if code == "masked":
         found = _VARIABLE.search(message)
-        return f"correct {found[1]}, or unset it" if found else "correct the mask of visible devices"
+        return f"unset {found[1]}, or give it devices that exist" if found else "correct the mask of visible devices"
     if code in ("broken_import", "kernel_missing", "missing_library", "other") and any(
         sign in message for sign in _SYMBOL
     ):
@@ -69,7 +81,7 @@ def remedy_for(
         what = distribution or (f"the package of {module}" if module else "the package")
         return f"the file is damaged: pip install --force-reinstall --no-cache-dir {what}"
     if code == "missing_dependency" and (missing := _MODULE.search(message)):
-        return f"pip install {missing[1].partition('.')[0]}"
+        return _bring(missing[1], provenance)
     if code == "circular_import":
         return f"report it to its authors: the import belongs into a function; {without}" if without else None
     if code == "incompatible_api":
@@ -89,3 +101,16 @@ def remedy_for(
         again = f"pip install --force-reinstall {distribution}" if distribution else None
         return "; ".join(filter(None, (again, without))) or None
     return _BY_CODE.get(code)
+
+
+def _bring(module: str, provenance: Mapping[str, Json] | None) -> str:
+    """What brings a module. Never a guess from its name: whoever owns that name on an index would be installed."""
+    name = module.partition(".")[0]
+    if name in _DISTRIBUTIONS:
+        return f"pip install {_DISTRIBUTIONS[name]}"
+    distribution = provenance["distribution"] if provenance else None
+    if distribution is None:
+        return f"install what brings the module {module}"
+    if re.sub(r"[-_.]+", "_", distribution).lower() == name.lower():
+        return f"its own package is incomplete: pip install --force-reinstall --no-cache-dir {distribution}"
+    return f"install what brings the module {module}, as {distribution} says"

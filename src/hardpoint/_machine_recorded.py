@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hardpoint._machine import Json
+    from hardpoint._recorded_question import Translator
 
 _OS_ERROR = re.compile(r"\[Errno (-?\d{1,6})\] (.*?)(?:: ('.*'|\".*\"))?", re.DOTALL)
 
@@ -129,10 +131,20 @@ class RecordedMachine(Machine):
         return _copy(self._answer("probes", key))
 
     def _answer(self, kind: str, question: str) -> Any:  # noqa: ANN401  # JSON
-        entry = self._facts.get(kind, {}).get(question)
+        recorded = self._facts.get(kind, {})
+        entry = recorded.get(question)
         if entry is None:
-            self._missing(f"{_KINDS[kind]} {question!r}")
+            known = self._translator.find(question, recorded)
+            if known is None:
+                self._missing(f"{_KINDS[kind]} {question!r}")
+            entry = recorded[known]
         return self._given(entry)
+
+    @cached_property
+    def _translator(self) -> Translator:
+        from hardpoint._recorded_question import Translator
+
+        return Translator()
 
     def _given(self, entry: Mapping[str, Json]) -> Any:  # noqa: ANN401  # JSON
         if "error" in entry:

@@ -154,7 +154,7 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
         nvidia(variables={"CUDA_VISIBLE_DEVICES": "GPU-ffff"}),
         (
             "cannot be used: CUDA_VISIBLE_DEVICES='GPU-ffff' leaves no device",
-            "-> correct CUDA_VISIBLE_DEVICES, or unset it",
+            "-> unset CUDA_VISIBLE_DEVICES, or give it devices that exist",
         ),
     ),
     "empty mask": (

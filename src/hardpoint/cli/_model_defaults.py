@@ -39,7 +39,7 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "qwen3_moe": _row(32, 4, 2048, 24),
     "qwen3_next": _row(16, 2, 2048, 48, head_dim=256, full_attention_interval=4),
     "llama4_text": _row(40, 8, 5120, 48, head_dim=128, attention_chunk_size=8192, no_rope_layers=[]),
-    "mllama_text_model": _row(32, 8, 4096, 40),
+    "mllama_text_model": _row(32, 8, 4096, 40, cross_attention_layers=[3, 8, 13, 18, 23, 28, 33, 38]),
     "phi3": _row(32, None, 3072, 32),
     "cohere2": _row(64, 64, 8192, 40, sliding_window=4096),
     "deepseek_v2": _row(32, 32, 4096, 32, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
