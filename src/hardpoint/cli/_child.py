@@ -6,6 +6,7 @@ and ends. So whatever happens to this process, the parent knows in whose code it
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -147,6 +148,9 @@ def main(request: dict[str, Json]) -> None:
     from hardpoint._probe_child import no_core_file
 
     os.dup2(1, 2)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Into a pipe it is written in blocks, which would come after what was said later on the other stream.
+        sys.stdout.reconfigure(line_buffering=True)
     no_core_file()
     channel = _Channel(request["nonce"])
     watcher = Watcher(channel, request["verdicts"])
