@@ -286,9 +286,17 @@ def test_plugins_that_are_named_and_not_there(site: Site) -> None:
         ),
         ("crashed", "crashed with SIGSEGV", "pip install --force-reinstall fake-x"),
         ("missing_dependency", "ModuleNotFoundError: No module named 'flash_attn.cute'", "pip install flash-attn"),
-        ("missing_dependency", "ModuleNotFoundError: No module named 'fake_x.nowhere'", "its own package is incomplete"),
+        (
+            "missing_dependency",
+            "ModuleNotFoundError: No module named 'fake_x.nowhere'",
+            "its own package is incomplete",
+        ),
         # Whoever has that name on an index is not who is meant.
-        ("missing_dependency", "ModuleNotFoundError: No module named 'own_kernels'", "install what brings the module own"),
+        (
+            "missing_dependency",
+            "ModuleNotFoundError: No module named 'own_kernels'",
+            "install what brings the module own",
+        ),
     ],
 )
 def test_a_remedy_fits_what_was_said(code: str, message: str, said: str) -> None:

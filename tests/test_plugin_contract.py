@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import sys
+import textwrap
 from typing import Any
 
 import pytest
 
 import hardpoint
-from hardpoint import Outcome, ReasonCode
+from hardpoint import Outcome, ReasonCode, hookspecs
 from hardpoint.errors import BackendUnavailableError, ContractError, PlatformUnavailableError, ResolutionInProgressError
 from hardpoint.hookspecs import BackendSpec, Detection, PlatformSpec, hookimpl
 from tests.plugins import Site, config, imported
@@ -542,3 +544,20 @@ def test_an_order_that_would_be_read_letter_by_letter_is_refused(site: Site, ord
     with pytest.raises(ContractError) as caught:
         hardpoint.current_platform().select_backend(config(), "odd")
     assert message in str(caught.value)
+
+
+def test_the_documented_plugins_are_plugins() -> None:
+    """What the module of the hooks shows, run as it stands: each block is a plugin whose hook answers."""
+    blocks = re.findall(r"::\n\n((?: {4}.*\n|\n)+)", hookspecs.__doc__ or "")
+    found = []
+    for block in blocks:
+        names: dict[str, Any] = {}
+        exec(textwrap.dedent(block), names)
+        found.append(names["plugin"])
+    platform, backend = found
+    assert platform.hardpoint_platform().api == hookspecs.API_VERSION
+    assert platform.hardpoint_detect(hardpoint.InMemoryMachine()).status == "absent"
+    machine = hardpoint.InMemoryMachine(files={"/dev/my_device0": ""})
+    assert [device.name for device in platform.hardpoint_detect(machine).devices] == ["My Device"]
+    (variant,) = backend.hardpoint_backend().support.variants
+    assert variant.refused_fields(config(head_size=64, dtype="bfloat16", block_size=16)) == []

@@ -74,7 +74,7 @@ class Selection:
             listed = "; ".join(_briefly(item) for item in before)
             told.append(f"{'What stands' if len(before) > 1 else 'The one'} before it cannot be taken: {listed}.")
         elif len(self.candidates) > 1:
-            told.append(f"It is the best of {len(self.candidates)} candidates.")
+            told.append(f"It stands first of {len(self.candidates)} candidates.")
         return " ".join(told)
 
     def as_dict(self) -> dict[str, Any]:  # Any: JSON
@@ -97,8 +97,10 @@ class Selection:
 
 def _briefly(candidate: Candidate) -> str:
     """``flash_attn, not installed (pip install flash-attn)``."""
+    from hardpoint._table import outcome_words
+
     remedy = next((reason.remedy for reason in candidate.reasons if reason.remedy), None)
     if remedy is None and candidate.reasons:
         remedy = candidate.reasons[0].message.partition("\n")[0]
-    words = candidate.outcome.replace("_", " ")
+    words = outcome_words(candidate.outcome)
     return f"{candidate.name}, {words} ({remedy})" if remedy else f"{candidate.name}, {words}"

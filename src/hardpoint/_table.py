@@ -36,8 +36,13 @@ def candidate_table(candidates: Iterable[Candidate], what: str) -> list[str]:
     return lines
 
 
+def outcome_words(outcome: Outcome) -> str:
+    """``not installed``."""
+    return _WORDS.get(outcome, outcome.replace("_", " "))
+
+
 def _outcome(candidate: Candidate) -> str:
-    words = _WORDS.get(candidate.outcome, candidate.outcome.replace("_", " "))
+    words = outcome_words(candidate.outcome)
     return f"{words} at {candidate.phase}" if candidate.outcome in _WITH_PHASE and candidate.phase else words
 
 

@@ -21,9 +21,34 @@ A platform plugin is two files and an entry point, ``my_device = "my_vendor.plug
     plugin = Plugin()
 
 `platform.py` holds the class named by `target`, a subclass of `hardpoint.platforms.Platform` whose `name` is the entry
-point's; it may import torch. A backend plugin is the same in the group ``hardpoint.backends``, with the one hook
-`hardpoint_backend`, which returns a `BackendSpec`, and a subclass of `hardpoint.attention.AttentionBackend`. Hook
-functions are called one at a time; wrappers are refused.
+point's; it may import torch. A backend plugin is the same in the group ``hardpoint.backends``. What its support does
+not mention is accepted in its neutral value alone (no window, no sinks, …), so a short support is a true one. ::
+
+    from hardpoint.attention import ANYTHING, AttentionSupport, AttentionVariant, Integers, OneOf
+    from hardpoint.hookspecs import BackendSpec, hookimpl
+
+    class Plugin:
+        @hookimpl
+        def hardpoint_backend(self):
+            variant = AttentionVariant(
+                head_size=Integers(multiple_of=8, maximum=256),
+                num_kv_heads=ANYTHING,
+                dtype=OneOf("bfloat16"),
+                block_size=OneOf(16, 32),
+            )
+            return BackendSpec(
+                api=(1, 0),
+                kind="attention",
+                platforms=("my_device",),
+                target="my_vendor.attention:MyBackend",
+                support=AttentionSupport((variant,)),
+                requires=("torch>=2.6",),
+            )
+
+    plugin = Plugin()
+
+`attention.py` holds that subclass of `hardpoint.attention.AttentionBackend`. Hook functions are called one at a time;
+wrappers are refused. `examples/vendor_plugin` in the repository is a whole vendor, both plugins, to copy from.
 """
 
 from __future__ import annotations
