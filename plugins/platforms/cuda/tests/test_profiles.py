@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -201,14 +202,13 @@ def test_no_torch_and_no_library_is_loaded() -> None:
 def test_a_mask_that_is_a_mistake_has_a_remedy(mask: str, remedy: str | None) -> None:
     """B01, B03: it costs the platform a WARNING; hiding every device in one of the usual ways does not."""
     machine = hardpoint.simulate("h100", count=2, variables={"CUDA_VISIBLE_DEVICES": mask})
-    resolution = hardpoint.resolve(machine=machine)
-    (candidate,) = (item for item in resolution.candidates if item.name == "cuda")
-    assert [reason.remedy for reason in candidate.reasons] == [remedy]
-    assert resolution.is_fallback is (remedy is not None)
+    assert [reason.remedy for reason in rejection(machine).reasons] == [remedy]
+    if find_spec("hardpoint_cpu") is not None:
+        assert hardpoint.resolve(machine=machine).is_fallback is (remedy is not None)
 
 
 @pytest.mark.parametrize("mask", ["9" * 100_000, "GPU-" + "f" * 100_000, "MIG-" + "f" * 100_000])
 def test_a_mask_of_any_length_is_told_in_a_few_words(mask: str) -> None:
     """A message shows its beginning."""
-    resolution = hardpoint.resolve(machine=hardpoint.simulate("h100", variables={"CUDA_VISIBLE_DEVICES": mask}))
-    assert len(resolution.explain()) < 1000
+    machine = hardpoint.simulate("h100", variables={"CUDA_VISIBLE_DEVICES": mask})
+    assert len(rejection(machine).describe()) < 500
