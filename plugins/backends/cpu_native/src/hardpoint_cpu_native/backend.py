@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hardpoint.attention import AttentionBackend, CacheTensorSpec, GraphSupport, KVCacheSpec
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
 from hardpoint.errors import ConfigError
 from hardpoint_cpu_native import _kernels
-from hardpoint_cpu_native._arguments import check_device, check_per_head, check_scales
+from hardpoint_cpu_native._arguments import check_device, check_scale
 from hardpoint_cpu_native._layer import CpuNativeLayer
 from hardpoint_cpu_native._plan import CpuNativePlan
 
@@ -75,7 +76,8 @@ class CpuNativeBackend(AttentionBackend):
         if config.kind != "attention":
             raise ConfigError(f"cpu_native is for heads with keys of their own: {config.describe()}", field="kind")
         check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
-        check_scales(config, scale=scale, key_scale=key_scale, value_scale=value_scale)
+        check_scale(scale)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
         check_device(device)
         return CpuNativeLayer(
             config,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hardpoint.attention import CacheTensorSpec, KVCacheSpec
+from hardpoint.attention._kernel_checks import check_per_head, check_scales
 from hardpoint.errors import ConfigError
 from hardpoint_cpu_native import _kernels
-from hardpoint_cpu_native._arguments import check_device, check_per_head, check_scales
+from hardpoint_cpu_native._arguments import check_device, check_scale
 from hardpoint_cpu_native._layer import CpuNativeLayer
 from hardpoint_cpu_native.backend import CpuNativeBackend
 
@@ -54,10 +55,9 @@ class CpuNativeMlaBackend(CpuNativeBackend):
         """Build one layer. Errors: `ConfigError` as the contract says."""
         if config.kind != "mla_attention":
             raise ConfigError(f"cpu_native_mla is for the latent form: {config.describe()}", field="kind")
-        if value_scale is not None:
-            raise ConfigError(f"value_scale={value_scale}: the latent is stored with key_scale", field="value_scale")
         check_per_head(config, sinks=sinks, alibi_slopes=alibi_slopes)
-        check_scales(config, scale=scale, key_scale=key_scale, value_scale=None)
+        check_scale(scale)
+        check_scales(config, key_scale=key_scale, value_scale=value_scale)
         check_device(device)
         return CpuNativeLayer(
             config,
