@@ -9,6 +9,7 @@
 #include "prefill.h"
 #if defined(__AMX_BF16__)
 #include "decode_amx.h"
+#include "prefill_amx.h"
 #endif
 
 namespace hardpoint::HARDPOINT_ISA {

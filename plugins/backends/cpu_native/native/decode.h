@@ -4,18 +4,11 @@
 
 #include <type_traits>
 
-#include "step.h"
+#include "units.h"
 
 namespace hardpoint::HARDPOINT_ISA {
 
-// Keys per tile. While one is computed, the one after the next is fetched.
-constexpr int TILE = 32;
-
-// Into the second-level cache: more of these can be under way at once than of those into the first, and a key's place
-// is known two tiles before it is computed with.
-inline void fetch(const void *p, int bytes) {
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char *>(p) + i, 0, 2);
-}
+constexpr int TILE = 32;  // keys
 
 // Two vectors of neighbouring elements. Widening bfloat16 is cheaper by even and odd elements than by halves, so there
 // they come apart that way, and `untangle` puts a whole row back in order when all is summed.
@@ -78,7 +71,7 @@ struct Heads {
 
 // a[k * G + g] = key k times query g.
 template <class T, int G>
-void products(const Call<T> &c, const Heads<G> &h, const T *const *rows, vf (&a)[N]) {
+void products(const Call<T> &c, const Heads<G> &h, HeadRows<T> rows, Fetching<T, TILE> &fetching, vf (&a)[N]) {
     constexpr int KEYS = N / G;
     const int size = c.layer.head_size;
 #pragma GCC unroll 16
@@ -88,6 +81,7 @@ void products(const Call<T> &c, const Heads<G> &h, const T *const *rows, vf (&a)
         if (c.layer.storage == Storage::bfloat16) {
             for (int d = 0; d < size; d += 32) {
                 const __mmask32 there = size - d >= 32 ? 0xffffffffu : 0xffffu;
+                fetching.step();
                 __m512bh q[G];
 #pragma GCC unroll 4
                 for (int g = 0; g < G; g++) q[g] = (__m512bh)_mm512_maskz_loadu_epi16(there, h.raw[g] + d * 2);
@@ -103,6 +97,7 @@ void products(const Call<T> &c, const Heads<G> &h, const T *const *rows, vf (&a)
     }
 #endif
     for (int d = 0; d < size; d += N) {
+        fetching.step();
         vf q[G];
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) q[g] = load(h.query + g * size + d);
@@ -116,17 +111,15 @@ void products(const Call<T> &c, const Heads<G> &h, const T *const *rows, vf (&a)
 }
 
 template <class T, int G>
-void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *const *later, int count, int position,
+void logits(const Call<T> &c, const Heads<G> &h, HeadRows<T> rows, Fetching<T, TILE> &fetching, int count, int position,
             float *weights, vf &tile_largest) {
     constexpr int KEYS = N / G;
     const Layer &layer = c.layer;
     vi lane;
     for (int i = 0; i < N; i++) lane[i] = i / G;
     for (int t = 0; t < count; t += KEYS) {
-        if (later)
-            for (int k = 0; k < KEYS; k++) fetch(later[t + k], layer.head_size * sizeof(T));
         vf a[N];
-        products<T, G>(c, h, rows + t, a);
+        products<T, G>(c, h, rows + t, fetching, a);
         vf x = sums(a) * c.scale;
         if (layer.soft_cap > 0) x = hyperbolic_tangent(x / layer.soft_cap) * layer.soft_cap;
         if (!layer.slopes.empty()) x += h.slope * __builtin_convertvector(lane + (t - position), vf);
@@ -137,8 +130,8 @@ void logits(const Call<T> &c, const Heads<G> &h, const T *const *rows, const T *
 }
 
 template <class T, int G, int WIDTH>
-void add_values(const float *weights, const T *const *rows, const T *const *later, int count, int from, const float *fade, float *sum,
-                int size) {
+void add_values(const float *weights, HeadRows<T> rows, Fetching<T, TILE> &fetching, int count, int from,
+                const float *fade, float *sum, int size) {
     vf a[G][WIDTH];
 #pragma GCC unroll 4
     for (int g = 0; g < G; g++)
@@ -146,7 +139,7 @@ void add_values(const float *weights, const T *const *rows, const T *const *late
         for (int w = 0; w < WIDTH; w++) a[g][w] = load(sum + g * size + from + w * N) * fade[g];
     for (int t = 0; t < count; t++) {
         const T *row = rows[t] + from;
-        if (later) fetch(later[t] + from, WIDTH * N * sizeof(T));
+        fetching.step();
         vf v[WIDTH];
         if constexpr (WIDTH > 1) {
 #pragma GCC unroll 4
@@ -170,7 +163,7 @@ void add_values(const float *weights, const T *const *rows, const T *const *late
 #if defined(__AVX512BF16__)
 // As `add_values`, for 64 columns: `pairs` has the weights of two keys each, as bfloat16.
 template <int G>
-void add_pairs(const uint32_t *pairs, const bfloat16 *const *rows, const bfloat16 *const *later, int count, int from,
+void add_pairs(const uint32_t *pairs, HeadRows<bfloat16> rows, Fetching<bfloat16, TILE> &fetching, int count, int from,
                const float *fade, float *sum, int size) {
     __m512 a[G][4];
 #pragma GCC unroll 4
@@ -180,10 +173,7 @@ void add_pairs(const uint32_t *pairs, const bfloat16 *const *rows, const bfloat1
     for (int t = 0; t < count; t += 2) {
         const int other = t + 1 < count ? t + 1 : t;  // whose weight is zero then
         const bfloat16 *even = rows[t] + from, *odd = rows[other] + from;
-        if (later) {
-            fetch(later[t] + from, 128);
-            fetch(later[other] + from, 128);
-        }
+        fetching.step();
         __m512i v[4];
 #pragma GCC unroll 2
         for (int w = 0; w < 2; w++) {
@@ -206,11 +196,11 @@ void add_pairs(const uint32_t *pairs, const bfloat16 *const *rows, const bfloat1
 #endif
 
 template <class T, int G>
-void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *values, const T *const *later_keys,
-          const T *const *later_values, int count, int position) {
+void tile(const Call<T> &c, Heads<G> &h, const Unit<T> &unit, Fetching<T, TILE> &fetching, int position) {
+    const int count = unit.count;
     alignas(64) float weights[TILE * G + N], fade[N];
     vf tile_largest = broadcast(-INFINITE);
-    logits<T, G>(c, h, keys, later_keys, count, position, weights, tile_largest);
+    logits<T, G>(c, h, unit.keys, fetching, count, position - unit.from, weights, tile_largest);
     vf largest = across<G>(larger(h.largest, tile_largest), [](vf a, vf b) { return larger(a, b); });
     // Where nothing but minus infinity was seen, nothing is subtracted: no difference of infinities.
     vf base = largest == broadcast(-INFINITE) ? vf{} : largest;
@@ -239,16 +229,16 @@ void tile(const Call<T> &c, Heads<G> &h, const T *const *keys, const T *const *v
                 const __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(weights + i + N), (__m512)load(weights + i));
                 _mm512_store_si512(pairs + i / 2, _mm512_permutexvar_epi16(words, (__m512i)both));
             }
-            for (; d + 64 <= size; d += 64) add_pairs<G>(pairs, values, later_values, count, d, fade, h.sum, size);
+            for (; d + 64 <= size; d += 64) add_pairs<G>(pairs, unit.values, fetching, count, d, fade, h.sum, size);
         }
     }
 #endif
 #if defined(__AVX512F__)
-    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, values, later_values, count, d, fade, h.sum, size);
+    for (; d + 4 * N <= size; d += 4 * N) add_values<T, G, 4>(weights, unit.values, fetching, count, d, fade, h.sum, size);
 #else
-    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, values, later_values, count, d, fade, h.sum, size);
+    for (; d + 2 * N <= size; d += 2 * N) add_values<T, G, 2>(weights, unit.values, fetching, count, d, fade, h.sum, size);
 #endif
-    for (; d < size; d += N) add_values<T, G, 1>(weights, values, later_values, count, d, fade, h.sum, size);
+    for (; d < size; d += N) add_values<T, G, 1>(weights, unit.values, fetching, count, d, fade, h.sum, size);
 }
 
 // The state of heads [head, head+G) before any key.
@@ -261,58 +251,13 @@ Heads<G> begin(const Call<T> &c, int token, int head, const float *query, float 
     return h;
 }
 
-// Key heads that one item may have: a block's heads lie together, and are read together.
-constexpr int MOST_TOGETHER = 8;
-
-inline int most_together(const Layer &layer) {
-    return std::clamp(MOST_TOGETHER * 8 / ((layer.group() + 3) / 4), 1, MOST_TOGETHER);
-}
-
-// The keys of a tile for one key head. Rows beyond the last repeat it: they may be read, and weigh nothing.
-template <class T, int KEYS>
-struct Unit {
-    int head, from, count;
-    const T *keys[KEYS], *values[KEYS];
-    bool straight[(KEYS + 15) / 16];  // these sixteen are all there, and lie a token's stride from one another
-};
-
-// Goes through an item tile by tile, and in each head by head. `work` also gets the unit to fetch meanwhile, or null.
-template <int KEYS, int AHEAD, class T, class Work>
-void each_unit(const Call<T> &c, const Item &item, int first_head, int heads, Work &&work) {
-    constexpr int RING = AHEAD + 2;  // the last one is still in use while the next one begins
-    const Layer &layer = c.layer;
-    const Sequence &s = c.step.sequences[item.sequence];
-    Unit<T, KEYS> ring[RING];
-    const int units = (item.high - item.low + KEYS - 1) / KEYS * heads;
-    auto find = [&](int number) -> const Unit<T, KEYS> & {
-        Unit<T, KEYS> &unit = ring[number % RING];
-        const Unit<T, KEYS> &before = ring[(number + RING - 1) % RING];
-        unit.head = number % heads, unit.from = item.low + number / heads * KEYS;
-        unit.count = std::min(KEYS, item.high - unit.from);
-        if (unit.head == 0) {
-            c.keys.rows(c.step, s, first_head, unit.from, unit.count, unit.keys);
-            c.values.rows(c.step, s, first_head, unit.from, unit.count, unit.values);
-            for (int i = unit.count; i < KEYS; i++)
-                unit.keys[i] = unit.keys[unit.count - 1], unit.values[i] = unit.values[unit.count - 1];
-        } else {
-            for (int i = 0; i < KEYS; i++) unit.keys[i] = before.keys[i] + c.keys.head;
-            for (int i = 0; i < KEYS; i++) unit.values[i] = before.values[i] + c.values.head;
-        }
-        for (int i = 0; i < KEYS; i += 16)
-            unit.straight[i / 16] = i + 16 <= unit.count && c.keys.straight(unit.from + i, 16);
-        return unit;
-    };
-    for (int number = 0; number < std::min(units, AHEAD); number++) {
-        const Unit<T, KEYS> &unit = find(number);
-        for (int i = 0; i < unit.count; i++) {
-            fetch(unit.keys[i], layer.head_size * sizeof(T));
-            fetch(unit.values[i], layer.v_head_size * sizeof(T));
-        }
-    }
-    for (int number = 0; number < units; number++) {
-        const Unit<T, KEYS> *later = number + AHEAD < units ? &find(number + AHEAD) : nullptr;
-        work(ring[number % RING], later);
-    }
+// How often a tile of keys comes to where the next one is fetched.
+template <class T>
+int fetching_steps(const Layer &layer) {
+    const int group = layer.group(), passes = group / 4 + group % 4 / 2 + group % 2;
+    const bool pairs = sums_pairs<T>(layer);
+    const int products = TILE * group / N * (layer.head_size / (pairs ? 2 * N : N));
+    return std::max(1, products + passes * TILE / (pairs ? 2 : 1) * (layer.v_head_size / 64));
 }
 
 // One pass over the keys for four heads at a time; more than four heads of a group share a tile while it is in the
@@ -342,15 +287,13 @@ void decode(const Call<T> &c, const Item &item, int first_head, int heads, float
         if (twos) start(two[h], begin<T, 2>, 2);
         if (ones) start(one[h], begin<T, 1>, 1);
     }
-    each_unit<TILE, 2>(c, item, first_head, heads, [&](const auto &unit, const auto *later) {
-        const T *const *later_keys = later ? later->keys : nullptr, *const *later_values = later ? later->values : nullptr;
-        auto run = [&](auto &some) {
-            tile(c, some, unit.keys, unit.values, later_keys, later_values, unit.count, position - unit.from);
-            later_keys = later_values = nullptr;
-        };
-        for (int i = 0; i < fours; i++) run(four[unit.head * fours + i]);
-        if (twos) run(two[unit.head]);
-        if (ones) run(one[unit.head]);
+    const int steps = fetching_steps<T>(layer);
+    each_unit<TILE>(c, item, first_head, heads, [&](const Unit<T> &unit, const Unit<T> *next) {
+        Fetching<T, TILE> fetching(layer, next, steps);
+        for (int i = 0; i < fours; i++) tile(c, four[unit.head * fours + i], unit, fetching, position);
+        if (twos) tile(c, two[unit.head], unit, fetching, position);
+        if (ones) tile(c, one[unit.head], unit, fetching, position);
+        fetching.rest();
     });
     for (int h = 0; h < heads; h++) {
         float *sum = state + h * stride, *largest = sum + size_t(group) * v_size, *weight = largest + group;

@@ -1,55 +1,15 @@
-// One query token per sequence where tiles multiply bfloat16: keys and values go into tiles as they lie, and 8-bit numbers become bfloat16 by looking their bytes up, exactly.
+// One query token per sequence where tiles multiply bfloat16: keys and values go into tiles as they lie, and 8-bit numbers
+// become bfloat16 by looking their bytes up, exactly.
 #pragma once
 
-#include "decode.h"
-#include "prefill_amx.h"
-
 #include <utility>
+
+#include "tiles.h"
+#include "units.h"
 
 namespace hardpoint::HARDPOINT_ISA {
 
 constexpr int HEADS_AMX = 8;  // of a group: two rows of weights for each
-
-// bfloat16 of all magnitudes of a float8 as `load` gives it, 1/256 of its value; upper bytes apart from the lower ones.
-// Processors with AMX have the look-up.
-struct Bytes {
-    alignas(64) uint8_t upper[128] = {}, lower[128] = {};
-
-    constexpr Bytes() {
-        for (int i = 1; i < 127; i++) {
-            int digits = i < 8 ? i : 8 + i % 8, exponent = (i < 8 ? 1 : i / 8) - 18;  // digits x 2^exponent
-            for (; digits < 128; exponent--) digits *= 2;
-            const int bits = (exponent + 7 + 127) << 7 | (digits & 127);
-            upper[i] = static_cast<uint8_t>(bits >> 8), lower[i] = static_cast<uint8_t>(bits & 255);
-        }
-        upper[127] = 0x7f, lower[127] = 0xc0;
-    }
-};
-
-// 64 numbers, in two vectors: of each 16 the first 8, and of each 16 the others.
-inline void widen(__m512i x, __m512i &first, __m512i &second) {
-    static constexpr Bytes bytes;
-    const __m512i low =
-        _mm512_permutex2var_epi8(_mm512_load_si512(bytes.lower), x, _mm512_load_si512(bytes.lower + 64));
-    __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(bytes.upper), x, _mm512_load_si512(bytes.upper + 64));
-    high = _mm512_ternarylogic_epi32(high, x, _mm512_set1_epi8(-128), 0xf8);  // with the sign
-    first = _mm512_unpacklo_epi8(low, high);
-    second = _mm512_unpackhi_epi8(low, high);
-}
-
-// Elements of a head as tiles see them: padded, and a float8's in the order that `widen` leaves. bfloat16 is multiplied
-// with bfloat16. int8 is with int8, and what it is multiplied with is split into two of those, 16 bits in all.
-template <class T>
-struct Elements {
-    using Tiled = std::conditional_t<std::is_same_v<T, int8_t>, int8_t, bfloat16>;
-    static constexpr bool SPLIT = std::is_same_v<T, int8_t>;
-    static constexpr int PER_LANE = 4 / sizeof(Tiled);  // that a tile multiplies and adds at once
-    static constexpr int LEVELS = SPLIT ? 2 : 1;
-    static constexpr int STEP = sizeof(T) == 1 ? 64 : 32;
-    static int padded(int size) { return round_up(size, STEP); }
-    // Which element comes at place i.
-    static int at(int i) { return std::is_same_v<T, float8> ? i / 64 * 64 + i % 32 / 8 * 16 + i % 64 / 32 * 8 + i % 8 : i; }
-};
 
 // A key head: its queries and what stands so far.
 struct TiledHead {
@@ -59,7 +19,8 @@ struct TiledHead {
     vf unit;  // of the queries, where those are split
 };
 
-template <class T>
+// `COLUMNS` is the heads of a group, rounded up to a power of two.
+template <class T, int COLUMNS>
 class TiledDecode {
   public:
     static constexpr int KEYS = 64, LEVELS = Elements<T>::LEVELS, PER_LANE = Elements<T>::PER_LANE;
@@ -73,9 +34,8 @@ class TiledDecode {
     TiledDecode(const Call<T> &call, const Sequence &s, int first_head, int heads)
         : c(call), layer(call.layer), group(layer.group()), position(s.position(0)),
           size(Elements<T>::padded(layer.head_size)), v_size(Elements<T>::padded(layer.v_head_size)) {
-        while (columns < group) columns *= 2;
-        const size_t n_query = size_t(size) * columns / 2, n_sum = size_t(columns) * v_size;
-        const size_t n_weights = KEYS * columns * (LEVELS * PER_LANE), n_logits = KEYS * columns * LEVELS;
+        const size_t n_query = size_t(size) * COLUMNS / 2, n_sum = size_t(COLUMNS) * v_size;
+        const size_t n_weights = KEYS * COLUMNS * (LEVELS * PER_LANE), n_logits = KEYS * COLUMNS * LEVELS;
         const size_t n_copied = KEYS * std::max(size, v_size) / PER_LANE, n_products = 16 * N * LEVELS;
         float *memory = Scratch::mine().floats(heads * (n_query + n_sum) + n_copied + 2 * n_logits + n_weights + n_products);
         auto take = [&memory](size_t count) { return std::exchange(memory, memory + count); };
@@ -96,48 +56,45 @@ class TiledDecode {
                 else
                     for (int i = 0; i < size; i += 2)
                         if (Elements<T>::at(i) < layer.head_size)
-                            std::memcpy(head.query + 2 * i * columns + 4 * g, from + 2 * Elements<T>::at(i), 4);
+                            std::memcpy(head.query + 2 * i * COLUMNS + 4 * g, from + 2 * Elements<T>::at(i), 4);
                 if (!layer.slopes.empty())
-                    for (int i = g; i < N; i += columns) head.slope[i] = layer.slopes[number];
+                    for (int i = g; i < N; i += COLUMNS) head.slope[i] = layer.slopes[number];
             }
         }
         // Tiles 0, 1: logits, 2: queries. 3, 4: keys or values. 5: weights; 6, 7: sums.
         TileConfig config;
-        for (int t : {0, 1, 2}) config.bytes_per_row[t] = static_cast<uint16_t>(4 * columns * LEVELS);
-        for (int t : {5, 6, 7}) config.rows[t] = static_cast<uint8_t>(std::min(16, PER_LANE * columns));
+        for (int t : {0, 1, 2}) config.bytes_per_row[t] = static_cast<uint16_t>(4 * COLUMNS * LEVELS);
+        for (int t : {5, 6, 7}) config.rows[t] = static_cast<uint8_t>(std::min(16, PER_LANE * COLUMNS));
         settle();
         _tile_loadconfig(&config);
     }
 
-    // Multiplies a head's queries with a unit's keys, and fetches those that come next.
-    void score(const Unit<T, KEYS> &unit, const Unit<T, KEYS> *later, float *logits) {
+    // Multiplies a head's queries with a unit's keys.
+    void score(const Unit<T> &unit, Fetching<T, KEYS> &fetching, float *logits) {
         const TiledHead &head = heads_[unit.head];
         constexpr int STEP = 64 / sizeof(Tile);
-        const int steps = size / STEP, row = columns * LEVELS;
+        const int steps = size / STEP, row = COLUMNS * LEVELS;
         // Rows that have to be copied are so before the tiles of those before them multiply: stores take their time.
-        auto rows = [&](int k) { return sixteen(unit.keys, unit, k, layer.head_size, c.keys.token); };
+        auto rows = [&](int k) { return sixteen(unit.keys, unit, k, layer.head_size, c.keys.token, fetching); };
         Sixteen next[2] = {rows(0), rows(16)};
         for (int k = 0; k < KEYS; k += 32) {
             const Sixteen first = next[0], second = next[1];
             if (k + 32 < KEYS) next[0] = rows(k + 32), next[1] = rows(k + 48);
-            const T *const *soon = k + 32 < KEYS ? unit.keys + k + 32 : later ? later->keys : nullptr;
             settle();
             _tile_zero(0);
             _tile_zero(1);
             for (int d = 0; d < steps; d++) {
                 _tile_loadd(2, head.query + d * 64 * row, row * 4);
                 _tile_loadd(3, first.from + d * STEP, first.stride * sizeof(Tile));
+                fetching.step();
                 _tile_loadd(4, second.from + d * STEP, second.stride * sizeof(Tile));
-                if constexpr (SPLIT) {
-                    _tile_dpbssd(0, 3, 2);
-                    _tile_dpbssd(1, 4, 2);
-                } else {
-                    _tile_dpbf16ps(0, 3, 2);
-                    _tile_dpbf16ps(1, 4, 2);
-                }
-                if (soon)
-                    for (int i = d * 32 / steps; i < (d + 1) * 32 / steps; i++)
-                        fetch(soon[i], layer.head_size * sizeof(T));
+                fetching.step();
+                if constexpr (SPLIT) _tile_dpbssd(0, 3, 2);
+                else _tile_dpbf16ps(0, 3, 2);
+                fetching.step();
+                if constexpr (SPLIT) _tile_dpbssd(1, 4, 2);
+                else _tile_dpbf16ps(1, 4, 2);
+                fetching.step();
             }
             _tile_stored(0, logits + k * row, row * 4);
             _tile_stored(1, logits + (k + 16) * row, row * 4);
@@ -146,19 +103,19 @@ class TiledDecode {
     }
 
     // Turns logits into weights, and fades what was summed before.
-    void weigh(const Unit<T, KEYS> &unit, float *logits) {
+    void weigh(const Unit<T> &unit, float *logits) {
         constexpr float LOG2_E = 1.44269504f;
         TiledHead &head = heads_[unit.head];
         float factor = c.scale;
         vf largest = broadcast(-INFINITE);
         if constexpr (SPLIT) join(logits, head.unit);
         if (layer.soft_cap == 0 && layer.slopes.empty() && unit.count == KEYS && c.scale > 0) {
-            for (int i = 0; i < KEYS * columns; i += N) largest = larger(load(logits + i), largest);
+            for (int i = 0; i < KEYS * COLUMNS; i += N) largest = larger(load(logits + i), largest);
             largest *= factor;
         } else {
             vi key;
-            for (int i = 0; i < N; i++) key[i] = i / columns;
-            for (int i = 0; i < KEYS * columns; i += N, key += N / columns) {
+            for (int i = 0; i < N; i++) key[i] = i / COLUMNS;
+            for (int i = 0; i < KEYS * COLUMNS; i += N, key += N / COLUMNS) {
                 vf x = load(logits + i) * factor;
                 if (layer.soft_cap > 0) x = hyperbolic_tangent(x / layer.soft_cap) * layer.soft_cap;
                 if (!layer.slopes.empty()) x += head.slope * __builtin_convertvector(key + (unit.from - position), vf);
@@ -169,7 +126,7 @@ class TiledDecode {
             factor = 1;
         }
         largest = larger(largest, head.largest);
-        for (int step = columns; step < N; step *= 2) largest = larger(largest, turned(largest, step));
+        for (int step = COLUMNS; step < N; step *= 2) largest = larger(largest, turned(largest, step));
         const vf base = largest == broadcast(-INFINITE) ? vf{} : largest, less = base * LOG2_E;
         if (_mm512_cmp_ps_mask((__m512)largest, (__m512)head.largest, _CMP_NEQ_UQ)) {
             const vf fade = exponential(head.largest - base);
@@ -177,29 +134,30 @@ class TiledDecode {
             head.largest = largest;
             float *row = head.sum;
             for (int i = 0; i < v_size / 32; i++)
-                for (int r = 0; r < 2 * columns; r++, row += N) store(row, load(row) * fade[r % columns]);
+                for (int r = 0; r < 2 * COLUMNS; r++, row += N) store(row, load(row) * fade[r % COLUMNS]);
         }
         // A row of sixteen keys' weights for each column and each place within a lane, where the other places are zero.
         for (int k = 0; k < KEYS; k += 16) {
-            __m512i rows[HEADS_AMX];
-            for (int i = 0; i < columns; i++) {
-                const vf p = power_of_two(load(logits + k * columns + i * N) * (factor * LOG2_E) - less);
+            __m512i rows[COLUMNS];
+#pragma GCC unroll 8
+            for (int i = 0; i < COLUMNS; i++) {
+                const vf p = power_of_two(load(logits + k * COLUMNS + i * N) * (factor * LOG2_E) - less);
                 head.weight += p;
                 if constexpr (SPLIT) rows[i] = _mm512_cvtps_epi32((__m512)smaller(p, broadcast(1)) * 65535.f);
                 else rows[i] = _mm512_add_epi32((__m512i)p, _mm512_set1_epi32(0x8000));
             }
             separate(rows);
-            uint32_t *to = weights_ + LEVELS * PER_LANE * k * columns;
-            for (int i = 0; i < columns; i++) {
+            uint32_t *to = weights_ + LEVELS * PER_LANE * k * COLUMNS;
+            for (int i = 0; i < COLUMNS; i++) {
                 if constexpr (SPLIT) {
                     const __m512i high = _mm512_srli_epi32(rows[i], 8), low = _mm512_and_si512(rows[i], _mm512_set1_epi32(255));
                     for (int j = 0; j < 4; j++) {
-                        _mm512_store_si512(to + (j * columns + i) * N, _mm512_slli_epi32(high, 8 * j));
-                        _mm512_store_si512(to + ((4 + j) * columns + i) * N, _mm512_slli_epi32(low, 8 * j));
+                        _mm512_store_si512(to + (j * COLUMNS + i) * N, _mm512_slli_epi32(high, 8 * j));
+                        _mm512_store_si512(to + ((4 + j) * COLUMNS + i) * N, _mm512_slli_epi32(low, 8 * j));
                     }
                 } else {
                     _mm512_store_si512(to + i * N, _mm512_srli_epi32(rows[i], 16));
-                    _mm512_store_si512(to + (columns + i) * N,
+                    _mm512_store_si512(to + (COLUMNS + i) * N,
                                        _mm512_and_si512(rows[i], _mm512_set1_epi32(static_cast<int>(0xffff0000))));
                 }
             }
@@ -207,29 +165,30 @@ class TiledDecode {
     }
 
     // Adds a unit's values. A row of values is taken as pairs of neighbours, of which one is multiplied with zero: so
-    // values need no packing. (An infinite one makes its neighbour no number.)
-    void mix(const Unit<T, KEYS> &unit, const Unit<T, KEYS> *later) {
+    // values need no packing. (An infinite one makes its neighbour no number: see `finite`.)
+    void mix(const Unit<T> &unit, Fetching<T, KEYS> &fetching) {
         const TiledHead &head = heads_[unit.head];
         Sixteen rows[KEYS / 16];
-        for (int i = 0; i < KEYS / 16; i++) rows[i] = sixteen(unit.values, unit, i * 16, layer.v_head_size, c.values.token);
+        for (int i = 0; i < KEYS / 16; i++)
+            rows[i] = sixteen(unit.values, unit, i * 16, layer.v_head_size, c.values.token, fetching);
         settle();
-        if constexpr (SPLIT) return mix_split(rows, unit, later);
+        if constexpr (SPLIT) return mix_split(head, rows, fetching);
         for (int d = 0; d < v_size; d += 64) {
             const bool two = d + 32 < v_size;
-            float *sum = head.sum + d * columns, *next = sum + 32 * columns;
+            float *sum = head.sum + d * COLUMNS, *next = sum + 32 * COLUMNS;
             _tile_loadd(6, sum, 64);
             if (two) _tile_loadd(7, next, 64);
             for (int i = 0; i < KEYS / 16; i++) {
-                _tile_loadd(5, weights_ + 32 * i * columns, 64);
+                _tile_loadd(5, weights_ + 32 * i * COLUMNS, 64);
                 _tile_loadd(3, rows[i].from + d, rows[i].stride * 2);
+                fetching.step();
                 _tile_dpbf16ps(6, 5, 3);
-                if (two) {
-                    _tile_loadd(4, rows[i].from + d + 32, rows[i].stride * 2);
-                    _tile_dpbf16ps(7, 5, 4);
-                }
-                const T *const *soon = i + 1 < KEYS / 16 ? unit.values + 16 * (i + 1) : later ? later->values : nullptr;
-                if (d == 0 && soon)
-                    for (int k = 0; k < 16; k++) fetch(soon[k], layer.v_head_size * sizeof(T));
+                fetching.step();
+                if (!two) continue;
+                _tile_loadd(4, rows[i].from + d + 32, rows[i].stride * 2);
+                fetching.step();
+                _tile_dpbf16ps(7, 5, 4);
+                fetching.step();
             }
             _tile_stored(6, sum, 64);
             if (two) _tile_stored(7, next, 64);
@@ -237,33 +196,39 @@ class TiledDecode {
         settle();
     }
 
-    void mix_split(const Sixteen (&rows)[KEYS / 16], const Unit<T, KEYS> &unit, const Unit<T, KEYS> *later) {
-        const TiledHead &head = heads_[unit.head];
-        const int lines = 4 * columns, together = std::min(16, lines);
+    void mix_split(const TiledHead &head, const Sixteen (&rows)[KEYS / 16], Fetching<T, KEYS> &fetching) {
+        constexpr int LINES = 4 * COLUMNS, TOGETHER = std::min(16, LINES);
         float *sum = head.sum;
         for (int d = 0; d < v_size; d += 64)
-            for (int line = 0; line < lines; line += together, sum += together * N) {
+            for (int line = 0; line < LINES; line += TOGETHER, sum += TOGETHER * N) {
                 _tile_zero(6);
                 _tile_zero(7);
                 for (int i = 0; i < KEYS / 16; i++) {
-                    const uint32_t *weights = weights_ + 128 * i * columns + line * N;
+                    const uint32_t *weights = weights_ + 128 * i * COLUMNS + line * N;
                     _tile_loadd(3, rows[i].from + d, rows[i].stride);
+                    fetching.step();
                     _tile_loadd(5, weights, 64);
                     _tile_dpbusd(6, 5, 3);
-                    _tile_loadd(5, weights + lines * N, 64);
+                    fetching.step();
+                    _tile_loadd(5, weights + LINES * N, 64);
                     _tile_dpbusd(7, 5, 3);
-                    const T *const *soon = i + 1 < KEYS / 16 ? unit.values + 16 * (i + 1) : later ? later->values : nullptr;
-                    if (d == 0 && line == 0 && soon)
-                        for (int k = 0; k < 16; k++) fetch(soon[k], layer.v_head_size);
+                    fetching.step();
                 }
                 _tile_stored(6, products_, 64);
                 _tile_stored(7, products_ + 16 * N, 64);
                 settle();
-                for (int r = 0; r < together; r++) {
+                for (int r = 0; r < TOGETHER; r++) {
                     const vf high = whole(products_ + r * N), low = whole(products_ + (16 + r) * N);
                     store(sum + r * N, load(sum + r * N) + (high * 256.f + low) * (1 / 65535.f));
                 }
             }
+    }
+
+    // How often a unit comes to where the next one is fetched.
+    int fetching_steps() const {
+        const int scoring = KEYS / 16 * 2 * (size * int(sizeof(Tile)) / 64), copying = sizeof(T) < sizeof(Tile) ? KEYS / 2 : 0;
+        if constexpr (SPLIT) return scoring + KEYS / 16 * 3 * (v_size / 64) * std::max(1, COLUMNS / 4);
+        return scoring + copying + KEYS / 16 * 2 * (v_size / 32);
     }
 
     // Leaves sum, largest logit and weight of each head of a group.
@@ -274,19 +239,19 @@ class TiledDecode {
             for (int i = 0; i < v_size; i++)
                 if (Elements<T>::at(i) < layer.v_head_size)
                     to[g * layer.v_head_size + Elements<T>::at(i)] =
-                        head.sum[((i / (N * PER_LANE) * PER_LANE + i % PER_LANE) * columns + g) * N + i / PER_LANE % N];
+                        head.sum[((i / (N * PER_LANE) * PER_LANE + i % PER_LANE) * COLUMNS + g) * N + i / PER_LANE % N];
             largest[g] = head.largest[g];
             weight[g] = 0;
-            for (int i = g; i < N; i += columns) weight[g] += head.weight[i];
+            for (int i = g; i < N; i += COLUMNS) weight[g] += head.weight[i];
         }
     }
 
     float *logits(int i) { return logits_[i % 2]; }
 
   private:
-
     // Sixteen rows as tiles take them: where they lie, or else copied, widened and padded. Missing ones are zeros.
-    Sixteen sixteen(const T *const *rows, const Unit<T, KEYS> &unit, int first, int elements, ptrdiff_t token) {
+    Sixteen sixteen(HeadRows<T> rows, const Unit<T> &unit, int first, int elements, ptrdiff_t token,
+                    Fetching<T, KEYS> &fetching) {
         const int width = Elements<T>::padded(elements);
         if constexpr (std::is_same_v<T, Tile>)
             if (unit.straight[first / 16] && width == elements) return {rows[first], token};
@@ -297,6 +262,7 @@ class TiledDecode {
             const __mmask32 pairs = left >= 32 ? ~0u : (1u << left) - 1;
             [[maybe_unused]] const __mmask64 bytes = left >= 64 ? ~0ull : (1ull << left) - 1;
             for (int k = first; k < first + there; k++) {
+                if (sizeof(T) < sizeof(Tile) && d == 0 && k % 4 == 0) fetching.step();
                 Tile *to = copied_ + k * width + d;
                 if constexpr (sizeof(T) == 2) {
                     _mm512_store_si512(to, _mm512_maskz_loadu_epi16(pairs, rows[k] + d));
@@ -326,22 +292,22 @@ class TiledDecode {
             finite &= std::fabs(row[i]) < INFINITE;
         }
         const float unit = most > 0 ? most / 127 : 1;
-        for (int i = g; i < N; i += columns) head.unit[i] = finite ? unit : std::numeric_limits<float>::quiet_NaN();
+        for (int i = g; i < N; i += COLUMNS) head.unit[i] = finite ? unit : std::numeric_limits<float>::quiet_NaN();
         if (!finite) return;
         for (int i = 0; i < layer.head_size; i++) {
             const float first = std::nearbyint(row[i] / unit), second = std::nearbyint((row[i] / unit - first) * 254);
-            char *to = head.query + i / 4 * 8 * columns + i % 4;
+            char *to = head.query + i / 4 * 8 * COLUMNS + i % 4;
             to[4 * g] = static_cast<char>(static_cast<int>(first));
-            to[4 * (columns + g)] = static_cast<char>(static_cast<int>(second));
+            to[4 * (COLUMNS + g)] = static_cast<char>(static_cast<int>(second));
         }
     }
 
     // Products with both parts of the queries become logits, in place.
     void join(float *logits, vf unit) const {
         __m512i at;
-        for (int i = 0; i < N; i++) reinterpret_cast<int *>(&at)[i] = i / columns * 2 * columns + i % columns;
-        const __m512i further = _mm512_add_epi32(at, _mm512_set1_epi32(columns));
-        for (int i = 0; i < KEYS * columns; i += N) {
+        for (int i = 0; i < N; i++) reinterpret_cast<int *>(&at)[i] = i / COLUMNS * 2 * COLUMNS + i % COLUMNS;
+        const __m512i further = _mm512_add_epi32(at, _mm512_set1_epi32(COLUMNS));
+        for (int i = 0; i < KEYS * COLUMNS; i += N) {
             const __m512i x = _mm512_load_si512(logits + 2 * i), y = _mm512_load_si512(logits + 2 * i + N);
             const vf first = (vf)_mm512_cvtepi32_ps(_mm512_permutex2var_epi32(x, at, y));
             const vf second = (vf)_mm512_cvtepi32_ps(_mm512_permutex2var_epi32(x, further, y));
@@ -355,28 +321,31 @@ class TiledDecode {
     }
 
     // (key, column) become (column, key): even and odd columns come apart, again and again.
-    void separate(__m512i (&rows)[HEADS_AMX]) const {
+    static void separate(__m512i (&rows)[COLUMNS]) {
         const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
         const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-        auto part = [&](int at, int width) {
-            __m512i half[HEADS_AMX];
-            for (int i = 0; i < width / 2; i++) {
-                half[i] = _mm512_permutex2var_epi32(rows[at + 2 * i], even, rows[at + 2 * i + 1]);
-                half[width / 2 + i] = _mm512_permutex2var_epi32(rows[at + 2 * i], odd, rows[at + 2 * i + 1]);
-            }
-            for (int i = 0; i < width; i++) rows[at + i] = half[i];
-        };
-        for (int width = columns; width > 1; width /= 2)
-            for (int at = 0; at < columns; at += width) part(at, width);
+#pragma GCC unroll 3
+        for (int width = COLUMNS; width > 1; width /= 2) {
+            __m512i parted[COLUMNS];
+#pragma GCC unroll 4
+            for (int at = 0; at < COLUMNS; at += width)
+#pragma GCC unroll 4
+                for (int i = 0; i < width / 2; i++) {
+                    const __m512i x = rows[at + 2 * i], y = rows[at + 2 * i + 1];
+                    parted[at + i] = _mm512_permutex2var_epi32(x, even, y);
+                    parted[at + width / 2 + i] = _mm512_permutex2var_epi32(x, odd, y);
+                }
+#pragma GCC unroll 8
+            for (int i = 0; i < COLUMNS; i++) rows[i] = parted[i];
+        }
         // Which leaves column i where the bits of i are in the other order.
-        if (columns == 4) std::swap(rows[1], rows[2]);
-        if (columns == 8) std::swap(rows[1], rows[4]), std::swap(rows[3], rows[6]);
+        if constexpr (COLUMNS == 4) std::swap(rows[1], rows[2]);
+        if constexpr (COLUMNS == 8) std::swap(rows[1], rows[4]), std::swap(rows[3], rows[6]);
     }
 
     const Call<T> &c;
     const Layer &layer;
     const int group, position, size, v_size;
-    int columns = 1;
     Tile *copied_;
     int32_t *products_;
     float *logits_[2];
@@ -384,28 +353,37 @@ class TiledDecode {
     TiledHead heads_[MOST_TOGETHER];
 };
 
-// As `decode`, for queries of bfloat16 and at most HEADS_AMX heads in a group. While vectors weigh the keys of one head,
-// tiles multiply the next one's.
-template <class T>
-void decode_amx(const Call<T> &c, const Item &item, int first_head, int heads, float *state, size_t stride) {
-    using Tiled = TiledDecode<T>;
-    using Keys = Unit<T, Tiled::KEYS>;
+// While vectors weigh the keys of one head, tiles multiply the next one's.
+template <class T, int COLUMNS>
+void decode_tiled(const Call<T> &c, const Item &item, int first_head, int heads, float *state, size_t stride) {
+    using Tiled = TiledDecode<T, COLUMNS>;
     Tiled tiled(c, c.step.sequences[item.sequence], first_head, heads);
-    const Keys *last = nullptr;
+    const int steps = tiled.fetching_steps();
+    Unit<T> last;
     int number = 0;
-    auto end = [&](const Keys *next) {
-        if (last == nullptr) return;
-        tiled.weigh(*last, tiled.logits(number - 1));
-        tiled.mix(*last, next);
+    auto end = [&](Fetching<T, Tiled::KEYS> &fetching) {
+        if (number == 0) return;
+        tiled.weigh(last, tiled.logits(number - 1));
+        tiled.mix(last, fetching);
     };
-    each_unit<Tiled::KEYS, 1>(c, item, first_head, heads, [&](const Keys &unit, const Keys *later) {
-        tiled.score(unit, later, tiled.logits(number));
-        end(&unit);
-        last = &unit, number++;
-        if (later == nullptr) end(nullptr);  // here, where the unit lives
+    each_unit<Tiled::KEYS>(c, item, first_head, heads, [&](const Unit<T> &unit, const Unit<T> *next) {
+        Fetching<T, Tiled::KEYS> fetching(c.layer, next, steps);
+        tiled.score(unit, fetching, tiled.logits(number));
+        end(fetching);
+        fetching.rest();
+        last = unit, number++;
+        if (next == nullptr) end(fetching);  // here, where the unit's rows live
     });
     _tile_release();
     for (int h = 0; h < heads; h++) tiled.finish(h, state + h * stride);
+}
+
+// As `decode`, for queries of bfloat16 and at most HEADS_AMX heads in a group.
+template <class T>
+void decode_amx(const Call<T> &c, const Item &item, int first_head, int heads, float *state, size_t stride) {
+    const int group = c.layer.group();
+    const auto run = group > 4 ? decode_tiled<T, 8> : group > 2 ? decode_tiled<T, 4> : group > 1 ? decode_tiled<T, 2> : decode_tiled<T, 1>;
+    run(c, item, first_head, heads, state, stride);
 }
 
 }  // namespace hardpoint::HARDPOINT_ISA

@@ -2,26 +2,14 @@
 // values are packed once per panel as tiles want them, pairs next to one another; weights are rounded to bfloat16.
 #pragma once
 
-#include <type_traits>
-
 #include "prefill.h"
+#include "tiles.h"
 
 namespace hardpoint::HARDPOINT_ISA {
 
 constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, and their sums fit into the second-level cache
 constexpr int PANEL_AMX = 256;
 constexpr int STRIP = 32;  // rows that pass through both products together
-
-struct alignas(64) TileConfig {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-// GCC's tile intrinsics do not say which memory they read and write: this keeps loads and stores on their side of them.
-inline void settle() { __asm__ volatile("" ::: "memory"); }
-
-inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 // 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
 inline __m512i pairs(const bfloat16 *p, int count) {
@@ -116,16 +104,6 @@ struct Products {
         block++;
     }
 };
-
-// 2 to the power of x <= 0, to the digits of a bfloat16; the reduction and the scale both know what to do with minus
-// infinity.
-inline vf power_of_two(vf x) {
-    const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // above the next integer below
-    vf p = 7.80245195e-2f * f + 2.26067178e-1f;
-    p = p * f + 6.95833522e-1f;
-    p = p * f + 9.99925221e-1f;
-    return (vf)_mm512_scalef_ps((__m512)p, (__m512)x);
-}
 
 // Takes products out of a row: all but [low, high).
 inline void hide(float *row, int columns, int low, int high) {
