@@ -289,7 +289,7 @@ void decode(const Call<T> &c, const Item &item, int first_head, int heads, float
     }
     const int steps = fetching_steps<T>(layer);
     each_unit<TILE>(c, item, first_head, heads, [&](const Unit<T> &unit, const Unit<T> *next) {
-        Fetching<T, TILE> fetching(layer, next, steps);
+        Fetching<T, TILE> fetching(c, next, steps);
         for (int i = 0; i < fours; i++) tile(c, four[unit.head * fours + i], unit, fetching, position);
         if (twos) tile(c, two[unit.head], unit, fetching, position);
         if (ones) tile(c, one[unit.head], unit, fetching, position);

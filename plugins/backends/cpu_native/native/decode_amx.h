@@ -103,7 +103,7 @@ class TiledDecode {
     }
 
     // Turns logits into weights, and fades what was summed before.
-    void weigh(const Unit<T> &unit, float *logits) {
+    void weigh(const Unit<T> &unit, Fetching<T, KEYS> &fetching, float *logits) {
         constexpr float LOG2_E = 1.44269504f;
         TiledHead &head = heads_[unit.head];
         float factor = c.scale;
@@ -141,6 +141,7 @@ class TiledDecode {
             __m512i rows[COLUMNS];
 #pragma GCC unroll 8
             for (int i = 0; i < COLUMNS; i++) {
+                if (i % 2 == 0) fetching.step();
                 const vf p = power_of_two(load(logits + k * COLUMNS + i * N) * (factor * LOG2_E) - less);
                 head.weight += p;
                 if constexpr (SPLIT) rows[i] = _mm512_cvtps_epi32((__m512)smaller(p, broadcast(1)) * 65535.f);
@@ -226,9 +227,10 @@ class TiledDecode {
 
     // How often a unit comes to where the next one is fetched.
     int fetching_steps() const {
-        const int scoring = KEYS / 16 * 2 * (size * int(sizeof(Tile)) / 64), copying = sizeof(T) < sizeof(Tile) ? KEYS / 2 : 0;
-        if constexpr (SPLIT) return scoring + KEYS / 16 * 3 * (v_size / 64) * std::max(1, COLUMNS / 4);
-        return scoring + copying + KEYS / 16 * 2 * (v_size / 32);
+        const int scoring = KEYS / 16 * 2 * (size * int(sizeof(Tile)) / 64), weighing = KEYS / 16 * ((COLUMNS + 1) / 2);
+        const int copying = sizeof(T) < sizeof(Tile) ? KEYS / 2 : 0;
+        if constexpr (SPLIT) return scoring + weighing + KEYS / 16 * 3 * (v_size / 64) * std::max(1, COLUMNS / 4);
+        return scoring + weighing + copying + KEYS / 16 * 2 * (v_size / 32);
     }
 
     // Leaves sum, largest logit and weight of each head of a group.
@@ -363,11 +365,11 @@ void decode_tiled(const Call<T> &c, const Item &item, int first_head, int heads,
     int number = 0;
     auto end = [&](Fetching<T, Tiled::KEYS> &fetching) {
         if (number == 0) return;
-        tiled.weigh(last, tiled.logits(number - 1));
+        tiled.weigh(last, fetching, tiled.logits(number - 1));
         tiled.mix(last, fetching);
     };
     each_unit<Tiled::KEYS>(c, item, first_head, heads, [&](const Unit<T> &unit, const Unit<T> *next) {
-        Fetching<T, Tiled::KEYS> fetching(c.layer, next, steps);
+        Fetching<T, Tiled::KEYS> fetching(c, next, steps);
         tiled.score(unit, fetching, tiled.logits(number));
         end(fetching);
         fetching.rest();

@@ -36,11 +36,18 @@ struct Unit {
 template <class T, int KEYS>
 class Fetching {
   public:
-    Fetching(const Layer &layer, const Unit<T> *unit, int steps)
-        : unit_(unit), steps_(steps), key_lines_(lines(layer.head_size)),
-          value_lines_(layer.latent ? 0 : lines(layer.v_head_size)), lines_(std::max(key_lines_, value_lines_)),
-          left_(unit ? KEYS / 4 * lines_ : 0), each_(left_) {}
-
+    Fetching(const Call<T> &c, const Unit<T> *unit, int steps) : unit_(unit), steps_(steps) {
+        if (unit == nullptr) return;
+        const Layer &layer = c.layer;
+        bool dense = c.keys.token == layer.head_size && (layer.latent || c.values.token == layer.v_head_size);
+        for (int i = 0; i < KEYS / 16; i++) dense &= unit->straight[i];
+        rows_ = dense ? PART : 1;
+        key_end_ = rows_ * layer.head_size * int(sizeof(T));
+        value_end_ = layer.latent ? 0 : rows_ * layer.v_head_size * int(sizeof(T));
+        end_ = std::max(key_end_, value_end_);
+        left_ = each_ = PART / rows_ * ((end_ + LINE - 1) / LINE);
+        point();
+    }
     void step() {
         for (due_ += each_; due_ >= steps_; due_ -= steps_) some();
     }
@@ -49,21 +56,31 @@ class Fetching {
     }
 
   private:
-    static int lines(int elements) { return static_cast<int>((elements * sizeof(T) + 63) / 64); }
-    static void fetch(const T *row, int line) { __builtin_prefetch(reinterpret_cast<const char *>(row) + line * 64, 0, 3); }
+    static constexpr int LINE = 64, STREAMS = 4, PART = KEYS / STREAMS;  // bytes; of keys, and as many of values; keys
 
-    void some() {
-        if (left_-- <= 0) return;
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            if (line_ < key_lines_) fetch(unit_->keys[row_ + i * (KEYS / 4)], line_);
-            if (line_ < value_lines_) fetch(unit_->values[row_ + i * (KEYS / 4)], line_);
+    void point() {
+        for (int i = 0; i < STREAMS; i++) {
+            keys_[i] = reinterpret_cast<const char *>(unit_->keys[row_ + i * PART]);
+            values_[i] = reinterpret_cast<const char *>(unit_->values[row_ + i * PART]);
         }
-        if (++line_ == lines_) line_ = 0, row_++;
+    }
+    void some() {
+        if (left_ == 0) return;
+        left_--;
+        if (at_ < key_end_)
+            for (int i = 0; i < STREAMS; i++) __builtin_prefetch(keys_[i] + at_, 0, 3);
+        if (at_ < value_end_)
+            for (int i = 0; i < STREAMS; i++) __builtin_prefetch(values_[i] + at_, 0, 3);
+        at_ += LINE;
+        if (at_ < end_ || left_ == 0) return;
+        at_ = 0, row_ += rows_;
+        point();
     }
 
     const Unit<T> *unit_;
-    int steps_, key_lines_, value_lines_, lines_, left_, each_, due_ = 0, row_ = 0, line_ = 0;
+    const char *keys_[STREAMS], *values_[STREAMS];
+    int steps_, left_ = 0, each_ = 0, due_ = 0;      // fetches of a line from each stream
+    int rows_ = 1, row_ = 0, at_ = 0, key_end_ = 0, value_end_ = 0, end_ = 0;  // rows in one piece; bytes of them
 };
 
 // Goes through an item. `work` also gets the unit that comes next, or null.
@@ -93,7 +110,7 @@ void each_unit(const Call<T> &c, const Item &item, int first_head, int heads, Wo
     };
     if (units == 0) return;
     Unit<T> unit = find(0);
-    Fetching<T, KEYS>(c.layer, &unit, 1).rest();
+    Fetching<T, KEYS>(c, &unit, 1).rest();
     for (int number = 1; number < units; number++) {
         const Unit<T> next = find(number);
         work(unit, &next);
