@@ -1,5 +1,5 @@
-// Threads that wait for work between calls. The caller takes part, and items are taken one by one, so that a CPU which
-// somebody else keeps busy delays its own item only.
+// Threads that wait for work between calls: torch's own where they may be used, else ours. The caller takes part, and
+// items are taken one by one, so that a CPU which somebody else keeps busy delays its own item only.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,8 @@
 #include <system_error>
 #include <thread>
 #include <unistd.h>
+
+#include "openmp.h"
 
 namespace hardpoint::HARDPOINT_ISA {
 
@@ -31,6 +33,7 @@ class Pool {
             for (int i = 0; i < count; i++) work(i);
             return;
         }
+        if (openmp_.run(threads, count, work)) return;
         grow(threads - 1);
         call_ = [](const void *w, int i) { (*static_cast<const Work *>(w))(i); };
         work_ = &work;
@@ -103,6 +106,7 @@ class Pool {
     }
 
     const pid_t owner_;
+    const OpenMp openmp_;
     std::mutex callers_, mutex_;
     std::condition_variable wake_;
     std::atomic<uint64_t> generation_{0};

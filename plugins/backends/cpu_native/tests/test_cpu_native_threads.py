@@ -112,23 +112,94 @@ print(attend() == expected)
     assert run(script, kernels) == "True"
 
 
-def test_as_many_threads_as_torch_may_have_and_as_the_budget_allows(kernels: Kernels) -> None:
-    """One more per helper, counted by the kernel; a call with fewer starts none."""
+def test_a_child_that_begins_with_the_kernels_does_not_wait_for_its_parents_threads(kernels: Kernels) -> None:
+    """The parent has used torch's threads and knows nothing of the kernels."""
+    script = """
+torch.set_num_threads(4)
+square = torch.ones(1500, 1500)
+assert (square @ square)[0, 0] == 1500
+def begin():
+    torch.set_num_threads(1)
+    exec(prepare, globals())
+    torch.set_num_threads(4)
+    once = attend()
+    return attend() == once and len(os.listdir("/proc/self/task")) >= 4
+child(begin)
+print(True)
+"""
+    # torch itself would wait for ever.
+    before, child = PREPARE.replace("torch.set_num_threads(4)\n", "").split("def child")
+    begin = f"import os, sys, torch\nprepare = {before!r}\ndef child{child}"
+    command = [sys.executable, "-W", "ignore", "-c", begin + script, f"_{kernels.instruction_set}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "True"
+
+
+def test_no_threads_beside_torchs(kernels: Kernels) -> None:
+    """They would share the CPUs with those that wait for torch's next call."""
     script = """
 count = lambda: len(os.listdir("/proc/self/task"))
-torch.set_num_threads(1)
+expected = attend()
+square = torch.ones(1500, 1500)
+assert (square @ square)[0, 0] == 1500
 before = count()
-attend()
-print(count() - before)
-torch.set_num_threads(4)
-layer.most_threads = 2
-attend()
-print(count() - before)
-layer.most_threads = 64
-attend()
+for most in (64, 2, 4, 1):
+    layer.most_threads = most
+    assert attend() == expected
 print(count() - before)
 """
-    assert run(script, kernels).split() == ["0", "1", "3"]
+    assert run(script, kernels) == "0"
+
+
+def test_as_many_threads_of_our_own_as_torch_may_have_and_as_the_budget_allows(kernels: Kernels) -> None:
+    """Where torch's cannot be used: one more per helper, counted by the kernel; a call with fewer starts none."""
+    script = """
+def work():
+    count = lambda: len(os.listdir("/proc/self/task"))
+    found = []
+    torch.set_num_threads(1)
+    before = count()
+    attend()
+    found.append(count() - before)
+    torch.set_num_threads(4)
+    layer.most_threads = 2
+    attend()
+    found.append(count() - before)
+    layer.most_threads = 64
+    attend()
+    found.append(count() - before)
+    return found == [0, 1, 3]
+child(work)
+"""
+    run(script, kernels)
+
+
+def test_a_limit_of_threads_ends_no_process(kernels: Kernels) -> None:
+    """OpenMP ends the process that it cannot start a thread for; here fewer threads do."""
+    script = """
+import resource
+expected = attend()
+torch.set_num_threads(1)
+def work():
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 65534)
+    try:
+        threading.Thread(target=print).start()
+    except RuntimeError:
+        pass
+    else:
+        print("unlimited")
+        return
+    torch.set_num_threads(4)
+    print(attend() == expected)
+work()
+"""
+    said = run(script.replace("expected = attend()", "torch.set_num_threads(1)\nexpected = attend()"), kernels)
+    if said.endswith("unlimited"):
+        pytest.skip("this system does not limit a user's threads")
+    assert said == "True"
 
 
 def test_the_budget_is_the_platforms(backend: Any) -> None:
