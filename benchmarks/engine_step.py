@@ -10,7 +10,7 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,10 +25,10 @@ SEQUENCES, TOKENS = 16, 512
 
 def _weight_bytes(engine: Engine) -> int:
     model = engine._runner._model
-    tensors = [model._norm, model._output]
+    weights: list[Any] = [model._norm, model._output]
     for layer in model._layers:
-        tensors += [getattr(layer, field.name) for field in dataclasses.fields(layer)]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        weights += [getattr(layer, field.name) for field in dataclasses.fields(layer)]
+    return sum(weight.nbytes for weight in weights)
 
 
 def engine_step(kernels: Kernels, rounds: int, middle: Callable[[list[float]], float]) -> str:

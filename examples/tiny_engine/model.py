@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from examples.tiny_engine.linear import Linear
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,11 +24,11 @@ class LayerWeights:
     """One layer. `qkv` and `gate_up` are stacked, so that each is one multiplication."""
 
     attention_norm: torch.Tensor
-    qkv: torch.Tensor
-    attention_out: torch.Tensor
+    qkv: Linear
+    attention_out: Linear
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Linear
+    down: Linear
 
 
 class LlamaModel:
@@ -39,7 +41,7 @@ class LlamaModel:
         embedding: torch.Tensor,
         layers: Sequence[LayerWeights],
         norm: torch.Tensor,
-        output: torch.Tensor,
+        output: Linear,
         max_model_len: int,
     ) -> None:
         self.config = config
@@ -73,11 +75,11 @@ class LlamaModel:
             layers.append(
                 LayerWeights(
                     attention_norm=get(f"{layer}.attn_norm.weight"),
-                    qkv=get(f"{layer}.attn_q.weight", f"{layer}.attn_k.weight", f"{layer}.attn_v.weight"),
-                    attention_out=get(f"{layer}.attn_output.weight"),
+                    qkv=Linear(get(f"{layer}.attn_q.weight", f"{layer}.attn_k.weight", f"{layer}.attn_v.weight")),
+                    attention_out=Linear(get(f"{layer}.attn_output.weight")),
                     mlp_norm=get(f"{layer}.ffn_norm.weight"),
-                    gate_up=get(f"{layer}.ffn_gate.weight", f"{layer}.ffn_up.weight"),
-                    down=get(f"{layer}.ffn_down.weight"),
+                    gate_up=Linear(get(f"{layer}.ffn_gate.weight", f"{layer}.ffn_up.weight")),
+                    down=Linear(get(f"{layer}.ffn_down.weight")),
                 )
             )
         progress(1.0)
@@ -87,7 +89,7 @@ class LlamaModel:
             layers=layers,
             norm=get("output_norm.weight"),
             # A file without an output matrix means the embedding's, transposed.
-            output=get("output.weight") if checkpoint.has("output.weight") else embedding,
+            output=Linear(get("output.weight") if checkpoint.has("output.weight") else embedding),
             max_model_len=max_model_len,
         )
 
@@ -105,29 +107,30 @@ class LlamaModel:
         hidden = self._embedding[tokens]
         for number, layer in enumerate(self._layers):
             normed = self._rms_norm(hidden, layer.attention_norm)
-            qkv = functional.linear(normed, layer.qkv).view(len(tokens), -1, config.head_size)
+            qkv = layer.qkv(normed).view(len(tokens), -1, config.head_size)
             rotated = _rotate(qkv[:, :num_qk], cosine, sine)
             query, key = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
             attended = attend(number, query, key, qkv[:, num_qk:])
-            hidden = hidden + functional.linear(attended.reshape(len(tokens), -1), layer.attention_out)
+            hidden = hidden + layer.attention_out(attended.reshape(len(tokens), -1))
             normed = self._rms_norm(hidden, layer.mlp_norm)
-            gate, up = functional.linear(normed, layer.gate_up).chunk(2, dim=-1)
-            hidden = hidden + functional.linear(functional.silu(gate) * up, layer.down)
-        return functional.linear(self._rms_norm(hidden[rows], self._norm), self._output).float()
+            gate, up = layer.gate_up(normed).chunk(2, dim=-1)
+            hidden = hidden + layer.down(functional.silu(gate) * up)
+        return self._output(self._rms_norm(hidden[rows], self._norm)).float()
 
     def _rms_norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(hidden, (self.config.hidden_size,), weight, self.config.norm_epsilon)
 
 
 def _rotary_tables(config: ModelConfig, max_model_len: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine per position and pair, float32, ``(max_model_len, 1, head_size / 2)``."""
+    """Cosine and signed sine per position and element, float32, ``(max_model_len, 1, head_size)``."""
     exponents = torch.arange(0, config.head_size, 2, dtype=torch.float32) / config.head_size
     angles = torch.outer(torch.arange(max_model_len, dtype=torch.float32), 1.0 / config.rope_base**exponents)
-    return angles.cos().unsqueeze(1).to(device), angles.sin().unsqueeze(1).to(device)
+    cosine, sine = angles.cos(), angles.sin()
+    tables = torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)
+    return tables[0].unsqueeze(1).to(device), tables[1].unsqueeze(1).to(device)
 
 
 def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Rotary embedding of every head; partners are half a head apart. Computed in float32."""
-    first, second = heads.chunk(2, dim=-1)
-    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-    return turned.to(heads.dtype)
+    exact = heads.float()
+    return torch.addcmul(exact * cosine, exact.roll(heads.shape[-1] // 2, dims=-1), sine).to(heads.dtype)
