@@ -9,6 +9,7 @@ namespace hardpoint::HARDPOINT_ISA {
 
 constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, and their sums fit into the second-level cache
 constexpr int PANEL_AMX = 256;
+constexpr float FAR = 8;  // of an exponent of 2: how far a logit may exceed what is subtracted from it
 constexpr int STRIP = 32;  // rows that pass through both products together
 
 // 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
@@ -115,6 +116,12 @@ inline void hide(float *row, int columns, int low, int high) {
     }
 }
 
+inline float largest_of(const float *row, int columns) {
+    vf most = load(row);
+    for (int j = N; j < columns; j += N) most = larger(load(row + j), most);
+    return horizontal_max(most);
+}
+
 // 32 rows of an item on their way through a panel.
 struct Strip {
     int first_row, rows, columns;
@@ -133,7 +140,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     // In floats; a bfloat16 is half of one.
     const size_t n_query = size_t(padded) * size / 2, n_sum = size_t(padded) * v_size, n_keys = PANEL_AMX * size / 2;
     const size_t n_values = PANEL_AMX * v_size / 2, n_x = STRIP * PANEL_AMX;
-    float *memory = Scratch::mine().floats(n_query + n_sum + n_keys + n_values + 3 * n_x + 2 * padded);
+    float *memory = Scratch::mine().floats(n_query + n_sum + n_keys + n_values + 3 * n_x + padded * (N + 1));
     auto *query = reinterpret_cast<bfloat16 *>(memory);
     float *sum = memory + n_query;
     auto *keys = reinterpret_cast<bfloat16 *>(sum + n_sum), *values = reinterpret_cast<bfloat16 *>(sum + n_sum + n_keys);
@@ -141,15 +148,15 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     float *logits[2] = {sum + n_sum + n_keys + n_values, sum + n_sum + n_keys + n_values + n_x};
     auto *weights0 = reinterpret_cast<bfloat16 *>(logits[1] + n_x);
     bfloat16 *weights[2] = {weights0, weights0 + n_x};
-    float *largest = logits[1] + 2 * n_x, *weight = largest + padded;
+    float *weight = logits[1] + 2 * n_x, *bases = weight + padded * N;  // a row's weights are summed in N parts
 
     std::memset(query, 0, n_query * 4);
     for (int r = 0; r < rows; r++)
         std::memcpy(query + size_t(r) * size, c.query.at(s.query_start + item.first + r / group, first_head + r % group),
                     layer.head_size * sizeof(bfloat16));
     std::fill(sum, sum + n_sum, 0.f);
-    std::fill(largest, largest + padded, -INFINITE);
-    std::fill(weight, weight + padded, 0.f);
+    std::fill(weight, weight + padded * N, 0.f);
+    std::fill(bases, bases + padded, -INFINITE);
     const TileConfig config;
     settle();
     _tile_loadconfig(&config);
@@ -205,45 +212,53 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
             int due = 0;
             for (int r = 0; r < strip.rows; r++) {
                 const int line = strip.first_row + r, token = item.first + line / group;
-                float *row = logits[i & 1] + r * PANEL_AMX, &old = largest[line];
-                float top, factor = 1;
+                float *row = logits[i & 1] + r * PANEL_AMX, &base = bases[line], factor = 1;
                 int low = 0, high = 0;
                 if (!strip.whole) c.step.visible(s, token, low, high);
                 // A row is scaled alike whether others of its strip are masked or not: its bits are its own.
                 if (plain) {
                     if (!strip.whole) hide(row, strip.columns, low - from, high - from);
-                    vf most = load(row);
-                    for (int j = N; j < strip.columns; j += N) most = larger(load(row + j), most);
                     factor = c.scale;
-                    top = horizontal_max(most) * factor;
                 } else {
-                    top = logits_of_row(layer, c.scale, row, strip.columns, from, low, high, strip.whole,
-                                        first_head + line % group, s.position(token));
+                    logits_of_row(layer, c.scale, row, strip.columns, from, low, high, strip.whole,
+                                  first_head + line % group, s.position(token));
                 }
-                top = std::max(top, old);
-                const float base = top == -INFINITE ? 0 : top;
-                const vf less = broadcast(base * LOG2_E);
                 const float times = factor * LOG2_E;
-                vf total{}, more{};
-                for (int j = 0; j < strip.columns; j += 32) {
-                    vf p = power_of_two(load(row + j) * times - less), q = power_of_two(load(row + j + 16) * times - less);
-                    total += p, more += q;
-                    _mm512_store_si512(weights[i & 1] + r * PANEL_AMX + j,
-                                       (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
-                    // So close together that the processor has both within its sight.
-                    for (due += steps * 32; due >= strip.columns; due -= strip.columns) {
-                        if (!before.done()) before.step();
-                        else if (!after.done()) after.step();
+                auto weigh = [&](vf less, vf &total, vf &most) {
+                    vf more{};
+                    for (int j = 0; j < strip.columns; j += 32) {
+                        const vf x = load(row + j), y = load(row + j + 16);
+                        const vf p = power_of_two(x * times - less), q = power_of_two(y * times - less);
+                        most = larger(y, larger(x, most));
+                        total += p, more += q;
+                        _mm512_store_si512(weights[i & 1] + r * PANEL_AMX + j,
+                                           (__m512i)_mm512_cvtne2ps_pbh((__m512)q, (__m512)p));
+                        // So close together that the processor has both within its sight.
+                        for (due += steps * 32; due >= strip.columns; due -= strip.columns) {
+                            if (!before.done()) before.step();
+                            else if (!after.done()) after.step();
+                        }
                     }
-                }
-                if (top != old) {
-                    const float fade = exponential(broadcast(old) - base)[0];
-                    weight[line] *= fade;
+                    total += more;
+                };
+                // What is subtracted in the exponent stays as it is until a logit exceeds it by far: so most panels
+                // are gone through once, without a look for the largest before.
+                float *weights_so_far = weight + size_t(line) * N;
+                if (base == -INFINITE) base = largest_of(row, strip.columns) * factor;
+                for (;;) {
+                    const vf less = broadcast(base == -INFINITE ? 0 : base * LOG2_E);
+                    vf total = load(weights_so_far), most = broadcast(-INFINITE);
+                    weigh(less, total, most);
+                    if (base == INFINITE || !_mm512_cmp_ps_mask((__m512)(most * times - less), (__m512)broadcast(FAR), _CMP_GT_OQ)) {
+                        store(weights_so_far, total);
+                        break;
+                    }
+                    const float top = horizontal_max(most) * factor, fade = exponential(broadcast(base - top))[0];
+                    store(weights_so_far, load(weights_so_far) * fade);
                     float *o = sum + size_t(line) * v_size;
                     for (int d = 0; d < v_size; d += N) store(o + d, load(o + d) * fade);
-                    old = top;
+                    base = top;
                 }
-                weight[line] += horizontal_sum(total + more);
             }
             for (int r = strip.rows; r < STRIP; r++)
                 std::memset(weights[i & 1] + r * PANEL_AMX, 0, strip.columns * sizeof(bfloat16));
@@ -254,16 +269,16 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
         while (!before.done()) before.step();
     }
     _tile_release();
-    if (state) {
-        for (int r = 0; r < rows; r++)
-            std::memcpy(state + size_t(r) * layer.v_head_size, sum + size_t(r) * v_size, sizeof(float) * layer.v_head_size);
-        std::memcpy(state + size_t(rows) * layer.v_head_size, largest, sizeof(float) * rows);
-        std::memcpy(state + size_t(rows) * (layer.v_head_size + 1), weight, sizeof(float) * rows);
-        return;
+    for (int r = 0; r < rows; r++) {
+        const float *row = sum + size_t(r) * v_size, all = horizontal_sum(load(weight + size_t(r) * N));
+        if (state) {
+            std::memcpy(state + size_t(r) * layer.v_head_size, row, sizeof(float) * layer.v_head_size);
+            state[size_t(rows) * layer.v_head_size + r] = bases[r];
+            state[size_t(rows) * (layer.v_head_size + 1) + r] = all;
+        } else {
+            finish(c, s.query_start + item.first + r / group, first_head + r % group, row, bases[r], all);
+        }
     }
-    for (int r = 0; r < rows; r++)
-        finish(c, s.query_start + item.first + r / group, first_head + r % group, sum + size_t(r) * v_size, largest[r],
-               weight[r]);
 }
 
 }  // namespace hardpoint::HARDPOINT_ISA

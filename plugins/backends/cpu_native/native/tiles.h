@@ -18,7 +18,7 @@ inline void settle() { __asm__ volatile("" ::: "memory"); }
 
 inline int round_up(int x, int multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-// 2 to the power of x <= 0, to the digits of a bfloat16; the reduction and the scale both know what to do with minus
+// 2 to the power of x, to the digits of a bfloat16; the reduction and the scale both know what to do with minus
 // infinity.
 inline vf power_of_two(vf x) {
     const vf f = (vf)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // above the next integer below
