@@ -57,6 +57,17 @@ inline void multiply(const float *a, int lda, const float *b, int ldb, float *c,
     for (; n < columns; n += N) multiply_columns<1>(a, lda, b + n, ldb, c + n, ldc, rows, depth, add);
 }
 
+constexpr float FAR = 5;  // how far a logit may exceed what is subtracted from it: weights stay below 149
+
+// Whether any lane does.
+inline bool exceeds(vf v, float limit) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)v, (__m512)broadcast(limit), _CMP_GT_OQ);
+#else
+    return horizontal_max(v) > limit;
+#endif
+}
+
 // Where an item's rows begin to differ in what they see.
 struct Sight {
     int all_from, all_to;  // keys that every row sees
@@ -69,8 +80,8 @@ struct Sight {
     bool whole(int from, int to) const { return all_from <= from && to <= all_to; }
 };
 
-// Turns a row's products into logits, in place: scale, soft cap, ALiBi, mask. Gives the largest.
-inline float logits_of_row(const Layer &layer, float scale, float *x, int width, int from, int low, int high,
+// Turns a row's products into logits, in place: scale, soft cap, ALiBi, mask. Gives the largest of each lane.
+inline vf logits_of_row(const Layer &layer, float scale, float *x, int width, int from, int low, int high,
                            bool whole, int head, int position) {
     vf top = broadcast(-INFINITE);
     vi lane;
@@ -85,7 +96,7 @@ inline float logits_of_row(const Layer &layer, float scale, float *x, int width,
         store(x + j, v);
         top = larger(top, v);
     }
-    return horizontal_max(top);
+    return top;
 }
 
 template <class T>
@@ -96,15 +107,16 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
     const int size = layer.head_size, v_size = layer.v_head_size;
 
     size_t lines = rows;
-    float *query = Scratch::mine().floats(lines * (size + v_size + PANEL + 2) + size_t{PANEL} * (size + v_size) + 64);
+    float *query = Scratch::mine().floats(lines * (size + v_size + PANEL + N + 1) + size_t{PANEL} * (size + v_size) + 64);
     float *sum = query + lines * size, *x = sum + lines * v_size, *keys = x + lines * PANEL;
-    float *values = keys + size_t{PANEL} * size, *largest = values + size_t{PANEL} * v_size, *weight = largest + lines;
+    // A row's weights are summed in N parts.
+    float *values = keys + size_t{PANEL} * size, *weight = values + size_t{PANEL} * v_size, *bases = weight + lines * N;
     for (int r = 0; r < rows; r++) {
         load_row(layer.storage, c.query.at(s.query_start + item.first + r / group, first_head + r % group), size,
                  query + size_t(r) * size);
-        largest[r] = -INFINITE;
-        weight[r] = 0;
+        bases[r] = -INFINITE;
     }
+    std::fill(weight, weight + lines * N, 0.f);
     std::fill(sum, sum + lines * v_size, 0.f);
     const Sight sight(c.step, s, item);
 
@@ -143,30 +155,35 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
             int token = item.first + r / group, low = 0, high = 0;
             if (!whole) c.step.visible(s, token, low, high);
             float *row = x + size_t(r) * PANEL;
-            float top = logits_of_row(layer, c.scale, row, PANEL, from, low, high, whole, first_head + r % group,
-                                      s.position(token));
-            top = std::max(top, largest[r]);
-            vf base = broadcast(top == -INFINITE ? 0 : top), total{};
+            const vf most = logits_of_row(layer, c.scale, row, PANEL, from, low, high, whole, first_head + r % group,
+                                          s.position(token));
+            float &base = bases[r], *parts = weight + size_t(r) * N;
+            // What is subtracted stays as it is until a logit exceeds it by far.
+            if (exceeds(most, base + FAR)) {
+                const float top = horizontal_max(most);
+                if (base != -INFINITE) {
+                    const float fade = exponential(broadcast(base - top))[0];
+                    store(parts, load(parts) * fade);
+                    float *o = sum + size_t(r) * v_size;
+                    for (int d = 0; d < v_size; d += N) store(o + d, load(o + d) * fade);
+                }
+                base = top;
+            }
+            const vf less = broadcast(base == -INFINITE ? 0 : base);
+            vf total = load(parts);
             for (int j = 0; j < PANEL; j += N) {
-                vf p = exponential(load(row + j) - base);
+                const vf p = exponential(load(row + j) - less);
                 store(row + j, p);
                 total += p;
             }
-            if (top != largest[r]) {
-                float fade = exponential(broadcast(largest[r]) - base)[0];
-                weight[r] *= fade;
-                float *o = sum + size_t(r) * v_size;
-                for (int d = 0; d < v_size; d += N) store(o + d, load(o + d) * fade);
-                largest[r] = top;
-            }
-            weight[r] += horizontal_sum(total);
+            store(parts, total);
         }
         multiply(x + begin - from, PANEL, values + size_t(begin - from) * v_size, v_size, sum, v_size, rows, v_size,
                  count, true);
     }
     for (int r = 0; r < rows; r++)
-        finish(c, s.query_start + item.first + r / group, first_head + r % group, sum + size_t(r) * v_size, largest[r],
-               weight[r]);
+        finish(c, s.query_start + item.first + r / group, first_head + r % group, sum + size_t(r) * v_size, bases[r],
+               horizontal_sum(load(weight + size_t(r) * N)));
 }
 
 }  // namespace hardpoint::HARDPOINT_ISA

@@ -9,7 +9,6 @@ namespace hardpoint::HARDPOINT_ISA {
 
 constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, and their sums fit into the second-level cache
 constexpr int PANEL_AMX = 256;
-constexpr float FAR = 8;  // of an exponent of 2: how far a logit may exceed what is subtracted from it
 constexpr int STRIP = 32;  // rows that pass through both products together
 
 // 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
@@ -249,7 +248,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
                     const vf less = broadcast(base == -INFINITE ? 0 : base * LOG2_E);
                     vf total = load(weights_so_far), most = broadcast(-INFINITE);
                     weigh(less, total, most);
-                    if (base == INFINITE || !_mm512_cmp_ps_mask((__m512)(most * times - less), (__m512)broadcast(FAR), _CMP_GT_OQ)) {
+                    if (base == INFINITE || !exceeds(most * times - less, FAR * LOG2_E)) {
                         store(weights_so_far, total);
                         break;
                     }
