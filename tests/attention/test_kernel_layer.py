@@ -124,7 +124,7 @@ def test_the_second_multiplication_goes_through_long_queries_in_parts(monkeypatc
 
 
 def test_under_torch_compile_it_is_one_operator() -> None:
-    """A whole graph with no break, which gives what eager code gives, for the next step's plan too."""
+    """A whole graph with no break, which gives and refuses what eager code does, for the next step's plan too."""
     step = KernelStep.random(Backend, config(), [2, 1], [5, 3])
     layer = step.layer()
 
@@ -136,6 +136,9 @@ def test_under_torch_compile_it_is_one_operator() -> None:
         plan = Backend.plan(step.config, step.batch)
         for found, wanted in zip(compiled(query, plan), forward(query, plan), strict=True):
             torch.testing.assert_close(found, wanted)
+    other = Backend.plan(config(soft_cap=1.0), step.batch)
+    with pytest.raises(ConfigError, match="the plan was made for another config"):
+        compiled(step.query, other)
 
 
 @pytest.mark.parametrize(

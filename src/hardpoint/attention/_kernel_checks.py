@@ -65,15 +65,20 @@ def check_step(
     check_rows("out", out, dtype, (config.num_heads, config.v_head_size), batch.num_actual_tokens)
     if out.shape[0] != query.shape[0]:
         raise ConfigError(f"out has {out.shape[0]} rows, query {query.shape[0]}", field="out")
-    if latent and value is not None:
-        raise ConfigError("the latent form has no value: it is part of the latent", field="value")
-    if not latent and (key is None) != (value is None):
-        raise ConfigError("a key without a value" if value is None else "a value without a key", field="value")
+    check_new_rows(key, value, latent=latent, cached=cached)
     heads = () if latent else (config.num_kv_heads,)
     if key is not None:
         check_rows("key", key, dtype, (*heads, config.head_size), num_new)
     if value is not None:
         check_rows("value", value, dtype, (*heads, config.v_head_size), num_new)
+
+
+def check_new_rows(key: torch.Tensor | None, value: torch.Tensor | None, *, latent: bool, cached: bool) -> None:
+    """New keys come with their values, which a latent does not have; without new keys there is a cache."""
+    if latent and value is not None:
+        raise ConfigError("the latent form has no value: it is part of the latent", field="value")
+    if not latent and (key is None) != (value is None):
+        raise ConfigError("a key without a value" if value is None else "a value without a key", field="value")
     if key is None and not cached:
         raise ConfigError("neither new keys nor a cache to read", field="key")
 

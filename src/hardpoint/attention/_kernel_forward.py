@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from hardpoint.attention import _handles
 from hardpoint.attention._contract import AttentionLayer, AttentionPlan
+from hardpoint.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +35,15 @@ class OpaqueLayer(AttentionLayer, Generic[Plan]):
     """A layer that computes in `run`. `plan_type` is what its backend's `plan` makes."""
 
     plan_type: type[Plan]
+    torch_computes: ClassVar[bool] = True
+    """Whether `run` leaves arithmetic to torch's operators, which a caller's autocast would round."""
 
     def __init__(self, config: AttentionConfig) -> None:
         import torch
 
         self.config = config
         self.dtype: torch.dtype = getattr(torch, config.dtype)
+        self._like_query = config.v_head_size == config.head_size
         self.handle = _handles.register(self)
 
     def forward(
@@ -62,7 +66,11 @@ class OpaqueLayer(AttentionLayer, Generic[Plan]):
                 f"which the layer's own backend makes"
             )
         if out is None:
-            out = query.new_empty(query.shape[0], self.config.num_heads, self.config.v_head_size)
+            # empty_like is the cheapest way to a tensor.
+            if self._like_query and query.is_contiguous():
+                out = torch.empty_like(query)
+            else:
+                out = query.new_empty(query.shape[0], self.config.num_heads, self.config.v_head_size)
         lse = None
         if return_lse:
             lse = torch.empty(self.config.num_heads, query.shape[0], dtype=torch.float32, device=query.device)
@@ -70,7 +78,7 @@ class OpaqueLayer(AttentionLayer, Generic[Plan]):
             # The import registers it: a process that never compiles does not pay for it.
             from hardpoint.attention._kernel_operator import attention
 
-            attention(self.handle, plan.handle, query, key, value, list(kv_cache or ()), out, lse)
+            attention(self.handle, plan.handle, query, key, value, [] if kv_cache is None else list(kv_cache), out, lse)
         else:
             self.run_as_asked(query, key, value, kv_cache, plan, out, lse)
         return out if lse is None else (out, lse)
@@ -85,15 +93,18 @@ class OpaqueLayer(AttentionLayer, Generic[Plan]):
         out: torch.Tensor,
         lse: torch.Tensor | None,
     ) -> None:
-        """`run`, in the dtype that the config says: where the caller has autocast on, torch would round float32."""
-        import torch
+        """`run` for a plan of the layer's config, in the dtype that it says. Errors: `ConfigError` for another plan."""
+        if plan.config is not self.config and plan.config != self.config:
+            raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
+        if self.torch_computes:
+            import torch
 
-        device_type = query.device.type
-        if torch.is_autocast_enabled(device_type):
-            with torch.autocast(device_type, enabled=False):
-                self.run(query, key, value, kv_cache, plan, out, lse)
-        else:
-            self.run(query, key, value, kv_cache, plan, out, lse)
+            device_type = query.device.type
+            if torch.is_autocast_enabled(device_type):
+                with torch.autocast(device_type, enabled=False):
+                    self.run(query, key, value, kv_cache, plan, out, lse)
+                return
+        self.run(query, key, value, kv_cache, plan, out, lse)
 
     @abstractmethod
     def run(
@@ -106,4 +117,10 @@ class OpaqueLayer(AttentionLayer, Generic[Plan]):
         out: torch.Tensor,
         lse: torch.Tensor | None,
     ) -> None:
-        """The forward, into `out` and `lse`."""
+        """The forward, into `out` and `lse`. The plan's config is the layer's."""
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, its last axis dense, as kernels want it: itself, or a copy without history."""
+    # The first question is the cheap one.
+    return tensor if tensor.is_contiguous() or tensor.stride(-1) == 1 else tensor.detach().contiguous()

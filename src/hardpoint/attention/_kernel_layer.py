@@ -19,7 +19,7 @@ from hardpoint.attention._kernel_checks import (
     check_step,
     check_table,
 )
-from hardpoint.attention._kernel_forward import OpaqueLayer, OpaquePlan
+from hardpoint.attention._kernel_forward import OpaqueLayer, OpaquePlan, dense
 from hardpoint.attention._kernel_shares import fill_blank, shares_of
 from hardpoint.attention._new_rows import NewRows
 from hardpoint.errors import ConfigError
@@ -158,8 +158,8 @@ class KernelLayer(OpaqueLayer[KernelPlan]):
         self._check(query, key, value, kv_cache, plan, out)
         count, num_new = plan.batch.num_actual_tokens, plan.batch.new_key_starts[-1]
         with torch.no_grad():
-            query = _dense(query[:count])
-            key, value = (None if rows is None else _dense(rows[:num_new]) for rows in (key, value))
+            query = dense(query[:count])
+            key, value = (None if rows is None else dense(rows[:num_new]) for rows in (key, value))
             if kv_cache is not None and key is not None and not self.config.kv_sharing:
                 for cache, rows, factor in zip(
                     kv_cache, (key, value), (self.key_scale, self.value_scale), strict=False
@@ -183,8 +183,6 @@ class KernelLayer(OpaqueLayer[KernelPlan]):
         out: torch.Tensor,
     ) -> None:
         config, batch = self.config, plan.batch
-        if plan.config is not config and plan.config != config:
-            raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
         check_step(config, batch, query, key, value, out, dtype=self.dtype, cached=kv_cache is not None)
         if kv_cache is None:
             plan.check_keys(None)
@@ -202,10 +200,6 @@ def _dtype(spec: CacheTensorSpec) -> torch.dtype:
 
     found: torch.dtype = getattr(torch, spec.dtype)
     return found
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _check_memory_order(tensor: torch.Tensor, spec: CacheTensorSpec) -> None:

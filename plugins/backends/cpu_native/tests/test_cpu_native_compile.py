@@ -51,7 +51,7 @@ def test_compiled_code_holds_one_operator_and_serves_every_step(
         for ours, theirs in zip(found if return_lse else [found], wanted if return_lse else [wanted], strict=True):
             torch.testing.assert_close(ours, theirs)
     assert len(graphs.operators) == 1
-    assert [name for name in graphs.operators[0] if "hardpoint" in name] == ["hardpoint_cpu_native.attention.default"]
+    assert [name for name in graphs.operators[0] if "hardpoint" in name] == ["hardpoint.attention.default"]
 
 
 def test_the_operator_declares_what_it_changes(random_step: Callable[..., Any]) -> None:
@@ -101,7 +101,7 @@ import sys, torch
 from hardpoint.attention import AttentionConfig
 from hardpoint_cpu_native.backend import CpuNativeBackend
 CpuNativeBackend.prepare(AttentionConfig(head_size=16, num_heads=2, dtype="float32", block_size=4), "cpu")
-assert "hardpoint_cpu_native._operator" not in sys.modules
+assert "hardpoint.attention._kernel_operator" not in sys.modules
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -106,6 +106,17 @@ def test_sinks_and_slopes_come_in_any_floating_dtype(random_step: Callable[..., 
     step.check()
 
 
+def test_autocast_rounds_nothing(random_step: Callable[..., Any]) -> None:
+    """A float32 layer computes in float32 where the caller has autocast on, copies of strided inputs too."""
+    step = random_step(_config(), **MIXED)
+    wanted = step.forward()
+    step.query = step.query.repeat_interleave(2, dim=-1)[..., ::2]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = step.forward()
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_inputs_need_not_be_dense(random_step: Callable[..., Any]) -> None:
     """Query, key and value as slices of one projection, and with a strided last axis."""
     step = random_step(_config(), **MIXED)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch  # noqa: TID253  # imported only with a chosen backend
 
-from hardpoint.attention import AttentionPlan, _handles
+from hardpoint.attention._kernel_forward import OpaquePlan
 
 if TYPE_CHECKING:
     from hardpoint.attention import AttentionBatch, AttentionConfig
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 _MOST: Final = (1 << 31) - 1
 
 
-class CpuNativePlan(AttentionPlan):
+class CpuNativePlan(OpaquePlan):
     """Holds copies: changing the batch's tensors afterwards changes nothing here."""
 
     def __init__(self, config: AttentionConfig, batch: AttentionBatch, *, kernels: Kernels) -> None:
-        self.config = config
+        super().__init__(config)
         self.kernels = kernels
-        self.handle = torch.tensor(_handles.register(self))
         self.update(batch)
 
     def update(self, batch: AttentionBatch) -> None:
@@ -36,7 +35,7 @@ class CpuNativePlan(AttentionPlan):
 
     def step(self, block_size: int) -> NativeStep:
         """The step for a cache of that block size, which the config need not tell; 0 where there is no cache."""
-        if self._step is not None and self._block_size in (block_size, block_size or self._block_size):
+        if self._step is not None and (block_size == self._block_size or not block_size):
             return self._step
         config, batch = self.config, self._batch
         table, slots = batch.block_table, batch.slot_mapping

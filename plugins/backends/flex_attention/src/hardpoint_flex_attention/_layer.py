@@ -9,7 +9,6 @@ import torch  # noqa: TID253  # imported only with a chosen backend
 from hardpoint.attention._kernel_checks import check_caches, check_step
 from hardpoint.attention._kernel_forward import OpaqueLayer
 from hardpoint.attention._kernel_shares import fill_blank
-from hardpoint.errors import ConfigError
 from hardpoint_flex_attention._keys import by_token, dense_rows, in_place
 from hardpoint_flex_attention._lse import logsumexp
 from hardpoint_flex_attention._plan import FlexPlan
@@ -62,8 +61,6 @@ class FlexAttentionLayer(OpaqueLayer[FlexPlan]):
         lse: torch.Tensor | None,
     ) -> None:
         """The forward, into `out` and `lse`."""
-        if plan.config is not self.config and plan.config != self.config:
-            raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
         check_step(self.config, plan.batch, query, key, value, out, dtype=self.dtype, cached=kv_cache is not None)
         if kv_cache is not None:
             check_caches(kv_cache, self._caches)

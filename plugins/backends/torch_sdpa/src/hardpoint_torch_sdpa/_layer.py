@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention._kernel_checks import check_caches, check_step
-from hardpoint.attention._kernel_forward import OpaqueLayer
+from hardpoint.attention._kernel_forward import OpaqueLayer, dense
 from hardpoint.attention._kernel_shares import fill_blank
-from hardpoint.errors import ConfigError
 from hardpoint_torch_sdpa._plan import SdpaPlan
 from hardpoint_torch_sdpa._step import Step
 from hardpoint_torch_sdpa._workspace import shared_workspace
@@ -74,15 +73,12 @@ class TorchSdpaLayer(OpaqueLayer[SdpaPlan]):
         lse: torch.Tensor | None,
     ) -> None:
         """The forward, into `out` and `lse`."""
-        if plan.config is not self.config and plan.config != self.config:
-            raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
         check_step(self.config, plan.batch, query, key, value, out, dtype=self.dtype, cached=kv_cache is not None)
         if kv_cache is not None:
             check_caches(kv_cache, self._caches)
         fill_blank(out, lse, plan.blank, plan.batch.num_actual_tokens, self.sinks)
-        # The kernels want the last axis dense.
-        query = query if query.stride(-1) == 1 else query.contiguous()
-        key, value = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (key, value))
+        query = dense(query)
+        key, value = (None if t is None else dense(t) for t in (key, value))
         key, value, kv_cache = self._with_heads(key, value, kv_cache)
         if kv_cache is not None and not self.config.kv_sharing:
             for cache, new, factor in zip(kv_cache, (key, value), (self.key_scale, self.value_scale), strict=False):

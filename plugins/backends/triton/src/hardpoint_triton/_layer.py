@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch  # noqa: TID253  # imported only with a chosen backend
 
 from hardpoint.attention._kernel_checks import check_caches, check_new_keys, check_step, check_table
-from hardpoint.attention._kernel_forward import OpaqueLayer
+from hardpoint.attention._kernel_forward import OpaqueLayer, dense
 from hardpoint.attention._kernel_shares import fill_blank
 from hardpoint.errors import ConfigError
 from hardpoint_triton._launch import Cache, Parameters, attend_launches, store_launch
@@ -106,8 +106,8 @@ class TritonLayer(OpaqueLayer[TritonPlan]):
         lse: torch.Tensor,
     ) -> Iterator[Launch]:
         """What `run` launches, in order, for tensors that have been checked."""
-        query = query if query.stride(-1) == 1 else query.contiguous()
-        key, value = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (key, value))
+        query = dense(query)
+        key, value = (None if t is None else dense(t) for t in (key, value))
         if self.is_latent and key is not None:
             key = value = key.unsqueeze(1)
         if kv_cache is None:
@@ -129,8 +129,6 @@ class TritonLayer(OpaqueLayer[TritonPlan]):
         out: torch.Tensor,
     ) -> None:
         config = self.config
-        if plan.config is not config and plan.config != config:
-            raise ConfigError(f"the plan was made for another config: {plan.config.describe()}", field="plan")
         check_step(config, plan.batch, query, key, value, out, dtype=self.dtype, cached=kv_cache is not None)
         if kv_cache is None:
             check_new_keys(plan.batch)
