@@ -58,7 +58,8 @@ def render(blocks: Sequence[Block], *, width: int, colour: bool, encoding: str |
     )
     before: Block | None = None
     for block in blocks:
-        if isinstance(block, Heading) or (isinstance(before, Hint) and not isinstance(block, Hint)):
+        is_apart = isinstance(block, Heading) or (isinstance(before, Hint) and not isinstance(block, Hint))
+        if is_apart and before is not None:
             console.print()
         _print(console, _encodable(block, encoding))
         before = block

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hardpoint._report_sections import variable_text
 from hardpoint._torch_build import read_torch_build
 from hardpoint.hookspecs import ReportSection
 from hardpoint_cuda import _mask, _order
@@ -22,7 +23,7 @@ def report(machine: Machine) -> tuple[ReportSection, ...]:
     lines = [
         ("traces", ", ".join(traces) or "none"),
         ("torch", str(read_torch_build(machine))),
-        *((name, repr(machine.variable(name))) for name in (_mask.VARIABLE, _order.VARIABLE, CONTAINER)),
+        *((name, variable_text(machine, name)) for name in (_mask.VARIABLE, _order.VARIABLE, CONTAINER)),
     ]
     if is_wsl(machine):
         lines.append(("WSL", machine.kernel_release))
