@@ -195,7 +195,7 @@ def test_a_signature_file_is_written_back_with_what_it_names(tmp_path: Path) -> 
 
 
 def test_a_set_up_says_what_it_installs(tmp_path: Path) -> None:
-    """pip is silent off a terminal: each of its calls has a line before it that names what it brings."""
+    """Of pip nothing is seen off a terminal: each of its calls has a line before it that names what it brings."""
     code = """
 environment.pip = lambda *arguments, **more: print("pip")
 environment.link_torch = lambda *arguments: None
