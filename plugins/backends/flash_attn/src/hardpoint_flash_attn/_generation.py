@@ -110,8 +110,8 @@ def load_best(
     if not failures:
         return None
     (_, first), *others = failures
-    for generation, error in others:
-        first.add_note(f"FlashAttention {generation[-1]} cannot be imported either: {describe_error(error)}")
+    for lost, failure in others:
+        first.add_note(f"FlashAttention {lost[-1]} cannot be imported either: {describe_error(failure)}")
     raise first
 
 
