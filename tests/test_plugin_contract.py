@@ -129,6 +129,7 @@ def test_an_entry_point_that_names_nothing_is_the_plugins_fault(site: Site, valu
         ("{package}.implementation:Number", "is 7; expected a class"),
         ("{package}.implementation:Other", "is no subclass of hardpoint.attention.AttentionBackend"),
         ("{package}.implementation:backnd", "has no attribute 'backnd'; did you mean 'Backend'?"),
+        ("{package}.implementation:sly.other", "has no attribute 'other'"),
         ("{package}.implementation:Backend.create", "has no attribute 'create'; did you mean 'create_layer'?"),
         ("{package}.implementation:Half", "does not define create_layer, kv_cache_spec, plan"),
         ("{package}.implementation:Strange", "cannot be called with (device_capability, config)"),
@@ -140,6 +141,7 @@ def test_a_target_that_is_no_backend_is_the_plugins_fault(
     """Found when the class is loaded, never at first use."""
     body = (
         "pass\n\nNumber = 7\nclass Other: pass\nclass Half(AttentionBackend): pass\n"
+        "class Sly:\n    def __dir__(self): raise KeyError\nsly = Sly()\n"
         "class Strange(Backend):\n    @classmethod\n    def validate_configuration(cls, config): return []\n"
     )
     site.platform("fake", priorities=FIRST)

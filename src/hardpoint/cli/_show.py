@@ -64,7 +64,7 @@ def why(item: Mapping[str, Json]) -> str:
     whose = item.get("provenance") or item
     for reason in item["reasons"]:
         # Which plugin it is stands beside it.
-        lines += own_words(reason["message"], _label(whose)).splitlines() or [reason["code"]]
+        lines += own_words(reason["message"], plugin_label(whose)).splitlines() or [reason["code"]]
         if reason.get("remedy"):
             lines.append(f"-> {reason['remedy']}")
     if not lines and item.get("rank_reason"):
@@ -72,7 +72,7 @@ def why(item: Mapping[str, Json]) -> str:
     return "\n".join(lines)
 
 
-def _label(whose: Mapping[str, Json]) -> str:
+def plugin_label(whose: Mapping[str, Json]) -> str:
     """As the core writes a plugin at the head of its messages; nothing of what is none."""
     if "plugin" not in whose:
         return ""
