@@ -25,6 +25,8 @@ PROMPTS = (
     "I have flour, two eggs, some milk and a hot pan, and friends arrive in half an hour. What can I cook for them?",
 )
 BROKEN = "broken_attention"
+_ANSWER = re.compile(r"\[(\d+)\] ")
+_CLOSING = re.compile(r"^(\S+) \(.*, attention by ([^:,\s]+)", re.MULTILINE)
 
 PLUGIN = """
     from hardpoint.attention import ANYTHING, AttentionSupport, AttentionVariant
@@ -36,8 +38,7 @@ PLUGIN = """
             return BackendSpec(
                 api=API_VERSION,
                 kind="attention",
-                platforms=("torch-device",),
-                torch_features=("aten",),
+                platforms=("{platform}",),
                 target="{name}.backend:BrokenBackend",
                 order=Order(before=("{before}",)),
                 support=AttentionSupport((
@@ -69,8 +70,11 @@ class DemoError(Exception):
     """The demo did not show what it is there to show."""
 
 
-def install_broken_backend(site: Path, *, before: str) -> None:
-    """Install a distribution whose backend wants to stand before another, and whose library was cut short on disk."""
+def install_broken_backend(site: Path, *, platform: str, before: str) -> None:
+    """Install a distribution whose backend wants to stand before another, and whose library was cut short on disk.
+
+    It names the platform, so that it is considered on a vendor's too, whatever features of torch that declares.
+    """
     package, distribution = site / BROKEN, BROKEN.replace("_", "-")
     info = site / f"{BROKEN}-1.0.dist-info"
     package.mkdir(parents=True)
@@ -83,7 +87,11 @@ def install_broken_backend(site: Path, *, before: str) -> None:
         info / "entry_points.txt": ENTRY_POINTS,
     }
     for path, text in texts.items():
-        filled = textwrap.dedent(text).lstrip().format(name=BROKEN, before=before, distribution=distribution)
+        filled = (
+            textwrap.dedent(text)
+            .lstrip()
+            .format(name=BROKEN, platform=platform, before=before, distribution=distribution)
+        )
         path.write_text(filled, encoding="utf-8")
     # A real extension module, as an interrupted copy leaves it.
     library = package / f"_kernel{EXTENSION_SUFFIXES[0]}"
@@ -115,49 +123,65 @@ def run_engine(arguments: list[str], extra_path: Path | None = None) -> tuple[di
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
     ) as process:
         said: list[str] = []
-        listener = threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, said))
+        held: list[str] = []
+        listener = threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, said, held))
         listener.start()
         text: list[str] = []
         _pass_on(process.stdout, sys.stdout, text)
         listener.join()
+        # It comes in another pipe than the texts, and would be shown before their last lines.
+        sys.stderr.writelines(held)
+        sys.stderr.flush()
     if process.returncode:
         raise DemoError(f"the engine ended with exit code {process.returncode}; its message stands above")
     answers: defaultdict[str, str] = defaultdict(str)
     for line in text:
-        number, _, rest = line.partition("] ")
-        answers[number.lstrip("[")] += rest
+        # Somebody's plugin may print something of its own.
+        if found := _ANSWER.match(line):
+            answers[found[1]] += line[found.end() :]
     return dict(answers), "".join(said)
 
 
-def _pass_on(source: IO[str] | None, target: TextIO, kept: list[str]) -> None:
+def _pass_on(source: IO[str] | None, target: TextIO, kept: list[str], held: list[str] | None = None) -> None:
     for line in source or ():
+        kept.append(line)
+        if held is not None and _CLOSING.search(line):
+            held.append(line)
+            continue
         target.write(line)
         target.flush()
-        kept.append(line)
 
 
-def backend_of(said: str) -> str:
-    """The backend that the engine's closing line names."""
-    found = re.search(r"attention by ([^:\s]+):", said)
+def decision_of(said: str) -> tuple[str, str]:
+    """The platform and the backend that the engine's closing line names."""
+    found = _CLOSING.search(said)
     if found is None:
         raise DemoError("the engine did not say which backend it ran on")
-    return found[1]
+    return found[1], found[2]
+
+
+def _why_unmentioned() -> str:
+    """What may have kept the broken backend out of the race."""
+    names = [name for name in ("HARDPOINT_PLUGINS", "HARDPOINT_DISABLED_PLUGINS") if os.environ.get(name, "").strip()]
+    return f"; {' or '.join(names)} may leave it out: unset it for the demo" if names else ""
 
 
 def demo(arguments: list[str]) -> str:
     """Run both parts. Returns what happened; errors: `DemoError`."""
     print("== Two prompts of different length at once, on the platform and backend that Hardpoint picks\n", flush=True)
     expected, said = run_engine(arguments)
-    backend = backend_of(said)
+    platform, backend = decision_of(said)
     with tempfile.TemporaryDirectory(prefix="hardpoint-demo-") as folder:
-        install_broken_backend(Path(folder), before=backend)
+        install_broken_backend(Path(folder), platform=platform, before=backend)
         print(f"\n== The same, with {BROKEN} installed and preferred, whose library is cut off on disk\n", flush=True)
         answers, said = run_engine(arguments, Path(folder))
     warnings = [line for line in said.splitlines() if line.startswith("WARNING") and BROKEN in line]
     if not warnings:
-        raise DemoError(f"no warning says why {BROKEN} was not used")
-    if backend_of(said) != backend:
-        raise DemoError(f"the second run was to fall back on {backend} and ran on {backend_of(said)}")
+        raise DemoError(f"no warning says why {BROKEN} was not used{_why_unmentioned()}")
+    if (found := decision_of(said)) != (platform, backend):
+        raise DemoError(
+            f"the second run was to fall back on {backend} on {platform}, and ran on {' with '.join(found)}"
+        )
     if answers != expected:
         raise DemoError("the second run's text differs from the first's")
     return (

@@ -127,15 +127,21 @@ def test_an_entry_point_that_names_nothing_is_the_plugins_fault(site: Site, valu
         ("{package}.implementation:Missing", "has no attribute 'Missing'"),
         ("{package}.nowhere:Backend", "No module named"),
         ("{package}.implementation:Number", "is 7; expected a class"),
-        ("{package}.implementation:Other", "is no subclass of hardpoint.attention._contract.AttentionBackend"),
+        ("{package}.implementation:Other", "is no subclass of hardpoint.attention.AttentionBackend"),
+        ("{package}.implementation:backnd", "has no attribute 'backnd'; did you mean 'Backend'?"),
+        ("{package}.implementation:sly.other", "has no attribute 'other'"),
+        ("{package}.implementation:Backend.create", "has no attribute 'create'; did you mean 'create_layer'?"),
         ("{package}.implementation:Half", "does not define create_layer, kv_cache_spec, plan"),
         ("{package}.implementation:Strange", "cannot be called with (device_capability, config)"),
     ],
 )
-def test_a_target_that_is_no_backend_is_the_plugins_fault(site: Site, target: str, message: str) -> None:
+def test_a_target_that_is_no_backend_is_the_plugins_fault(
+    site: Site, target: str, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Found when the class is loaded, never at first use."""
     body = (
         "pass\n\nNumber = 7\nclass Other: pass\nclass Half(AttentionBackend): pass\n"
+        "class Sly:\n    def __dir__(self): raise KeyError\nsly = Sly()\n"
         "class Strange(Backend):\n    @classmethod\n    def validate_configuration(cls, config): return []\n"
     )
     site.platform("fake", priorities=FIRST)
@@ -150,6 +156,10 @@ def test_a_target_that_is_no_backend_is_the_plugins_fault(site: Site, target: st
     first = selection.candidates[0]
     assert first.outcome is Outcome.CONTRACT
     assert message in first.reasons[0].message
+    # The plugin stands at the end of the warning, and nowhere else in it.
+    (warning,) = [text for text in caplog.messages if "backend first" in text]
+    assert message in warning
+    assert warning.count("fake-first 1.0") == 1
     with pytest.raises(ContractError):
         hardpoint.current_platform().select_backend(config(), "first")
 

@@ -9,6 +9,7 @@ import pytest
 
 import hardpoint
 from hardpoint import _log_node
+from hardpoint._report_text import kernels_state
 from tests.plugins import config
 
 if TYPE_CHECKING:
@@ -87,3 +88,19 @@ def test_losses_are_said_where_logging_is_configured(site: Site, caplog: pytest.
         hardpoint.resolve()
     assert {record.name for record in caplog.records} == {"hardpoint"}
     assert any(record.levelno == logging.DEBUG and "Traceback" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("ok", "outcomes", "state"),
+    [
+        (True, ["imported", "not_run", "absent"], "ok"),
+        (True, ["not_run", "not_run"], "ok"),
+        (True, ["absent", "absent", "not_run"], "none is here, and none is required"),
+        (True, [], "none declared"),
+        (False, ["absent"], "NOT OK"),
+        (True, ["broken", "absent"], "ok"),
+    ],
+)
+def test_what_is_said_of_kernels_that_are_absent(ok: bool, outcomes: list[str], state: str) -> None:
+    """Where nothing is there and nothing has to be, that is no ``ok`` of kernels."""
+    assert kernels_state({"ok": ok, "modules": [{"outcome": outcome} for outcome in outcomes]}) == state

@@ -66,8 +66,11 @@ def test_an_explanation_says_who_asked(site: Site, monkeypatch: pytest.MonkeyPat
     site.platform("fake", priorities="BackendPriority('first', 'fast'), BackendPriority('second', 'sure')")
     site.backend("first", top="raise ImportError('liby.so: undefined symbol')")
     site.backend("second")
+    site.backend("third")
     platform = hardpoint.current_platform()
-    assert "second, chosen automatically, as a fallback" in platform.select_backend(config()).explain()
+    explained = platform.select_backend(config()).explain()
+    assert "second, chosen automatically, as a fallback" in explained
+    assert "`hardpoint select` tries every candidate" in " ".join(explained.split())
     assert "second, asked for by argument (depth" in platform.select_backend(config(), "second").explain()
     monkeypatch.setenv("HARDPOINT_ATTENTION_BACKEND", "second")
     assert "second, asked for by HARDPOINT_ATTENTION_BACKEND" in platform.select_backend(config()).explain()

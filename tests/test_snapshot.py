@@ -109,8 +109,13 @@ def test_writing_is_all_or_nothing(asked: hardpoint.Snapshot, tmp_path: Path) ->
         broken.write(file)
     assert file.read_text() == "before"
     assert os.listdir(folder) == ["snapshot.json"]
-    with pytest.raises(FileNotFoundError):
-        asked.write(tmp_path / "nowhere" / "snapshot.json")
+    nowhere = tmp_path / "nowhere" / "snapshot.json"
+    with pytest.raises(FileNotFoundError) as caught:
+        asked.write(nowhere)
+    assert caught.value.filename == str(nowhere)
+    with pytest.raises(IsADirectoryError) as told:
+        asked.write(folder)
+    assert told.value.filename == str(folder)
     asked.write(file)
     assert hardpoint.read_snapshot(file) == asked
 

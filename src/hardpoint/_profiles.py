@@ -116,7 +116,8 @@ def _unknown(name: str, collection: Collection) -> UnknownProfileError:
     guess = f"; did you mean {' or '.join(map(repr, guesses[:4]))}?" if guesses else "."
     by_platform: dict[str, list[str]] = {}
     for profile in usable:
-        by_platform.setdefault(profile.platform, []).append(profile.name)
+        also = f" (or {', '.join(profile.aliases)})" if profile.aliases else ""
+        by_platform.setdefault(profile.platform, []).append(f"{profile.name}{also}")
     listed = "; ".join(f"{platform}: {', '.join(items)}" for platform, items in sorted(by_platform.items()))
     lines = [f"unknown device profile {name!r}{guess} Known are {listed or 'none'}"]
     lines += [f"not usable: {item.profile.fault}" for item in collection.found if item.profile.fault is not None]

@@ -24,6 +24,13 @@ def plain_text(value: object) -> str:
         return f"<{type(value).__name__} that raises {type(error).__name__} when printed>"
 
 
+def own_words(message: str, whose: str) -> str:
+    """What a message says after the plugin that it begins with, for a reader who has just been told which that is."""
+    if message.startswith((f"{whose}: ", f"{whose} is ")):
+        return message[len(whose) :].removeprefix(":").lstrip()
+    return message
+
+
 def _plain(value: object) -> Scalar | tuple[Scalar, ...]:
     if isinstance(value, (tuple, list, set, frozenset)):
         return tuple(plain_scalar(item) for item in value)
@@ -219,8 +226,11 @@ class Candidate:
     rank_reason: str | None = None
     seconds: float | None = field(default=None, compare=False)
 
-    def describe(self) -> str:
-        """One line: ``name: reason; reason``, with an import or other failure told apart from a refusal."""
+    def describe(self, *, whose: bool = True) -> str:
+        """One line: ``name: reason; reason``, with an import or other failure told apart from a refusal.
+
+        Without `whose` the reasons do not begin with the plugin: whoever writes the line names it.
+        """
         label = {
             Outcome.FAILED: f"failed at {self.phase}: " if self.phase else "failed: ",
             Outcome.CONTRACT: "breaks the plugin contract: ",
@@ -229,7 +239,10 @@ class Candidate:
             Outcome.UNUSABLE: "unusable: ",
             Outcome.ABSENT: "absent: ",
         }.get(self.outcome, f"{self.outcome.replace('_', ' ')}: ")
-        reasons = "; ".join(reason.message for reason in self.reasons)
+        label_of = None if whose else str(self.provenance)
+        reasons = "; ".join(
+            reason.message if label_of is None else own_words(reason.message, label_of) for reason in self.reasons
+        )
         return f"{self.name}: {label}{reasons}" if reasons else f"{self.name}: {label[:-2]}"
 
     def as_dict(self) -> dict[str, Any]:  # Any: JSON

@@ -31,6 +31,12 @@ def ask_for_sections(registry: Registry, loaded: LoadedPlugin, machine: Machine)
     return [section], [bug] if found.outcome is Outcome.BUG else []
 
 
+def variable_text(machine: Machine, name: str) -> str:
+    """A variable as a section shows it: its value in quotes, for it may be empty or have spaces."""
+    value = machine.variable(name)
+    return "not set" if value is None else repr(value)
+
+
 def _checked(answer: object, plugin: str) -> list[Json]:
     if answer is None:
         return []

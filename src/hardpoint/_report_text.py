@@ -78,11 +78,22 @@ def _kernel_lines(kernels: Mapping[str, Any] | None) -> Iterator[str]:
     if kernels is None:
         yield "kernels: not imported yet"
         return
-    yield f"kernels: {'ok' if kernels['ok'] else 'NOT OK'}"
+    yield f"kernels: {kernels_state(kernels)}"
     for module in kernels["modules"]:
         yield f"  {module['name']}: {module['outcome'].replace('_', ' ')}"
         if module["reason"] is not None:
             yield from _reason_lines(module["reason"], "    ")
+
+
+def kernels_state(kernels: Mapping[str, Any]) -> str:
+    """What has become of them, in a word or two."""
+    if not kernels["ok"]:
+        return "NOT OK"
+    outcomes = {module["outcome"] for module in kernels["modules"]}
+    if not outcomes:
+        return "none declared"
+    # What is not run for the CPU's sake, or for another one of its group, says nothing of what is there.
+    return "none is here, and none is required" if outcomes <= {"absent", "not_run"} and "absent" in outcomes else "ok"
 
 
 def _selection_lines(selection: Mapping[str, Any]) -> Iterator[str]:

@@ -370,7 +370,8 @@ class _Resolver:
 
     def _speak_of_losses(self, platform: Platform, lost: list[Candidate]) -> None:
         for candidate in lost:
-            text = f"platform {candidate.describe()}{remedies(candidate)} [{candidate.provenance or 'no distribution'}]"
+            told = f"platform {candidate.describe(whose=False)}{remedies(candidate)}"
+            text = f"{told} [{candidate.provenance or 'no distribution'}]"
             if self.strict and candidate.name not in self.request.explicit:
                 raise PlatformUnavailableError(
                     f"{text}; strict mode does not fall back to {platform.name}", candidates=self._candidates()

@@ -75,6 +75,9 @@ class Selection:
             told.append(f"{'What stands' if len(before) > 1 else 'The one'} before it cannot be taken: {listed}.")
         elif len(self.candidates) > 1:
             told.append(f"It stands first of {len(self.candidates)} candidates.")
+        if any(item.outcome is Outcome.NOT_TRIED for item in self.candidates):
+            # Otherwise than the command line, which tries all and so may call the same candidate rejected.
+            told.append("What is not tried would have come later; `hardpoint select` tries every candidate.")
         return " ".join(told)
 
     def as_dict(self) -> dict[str, Any]:  # Any: JSON

@@ -70,7 +70,7 @@ class Verdicts:
                 continue
             lost = True
             say_once(WARNING, "%s backend %s%s [%s]; using %s instead",
-                self.config.kind, candidate.describe(), remedies(candidate),
+                self.config.kind, candidate.describe(whose=False), remedies(candidate),
                 candidate.provenance or "no distribution", winner,
             )  # fmt: skip
         return lost

@@ -7,13 +7,11 @@ import stat
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a file, all of it or nothing; only its owner may read it. Errors: `OSError`.
+    """Write a file, all of it or nothing; only its owner may read it. Errors: `OSError`, which names it.
 
     What is no regular file is written to as it is: it must not be replaced. So are the names of this process's own
     streams, whatever they lead to. Of a link the file is replaced that it leads to.
     """
-    import tempfile
-
     where = os.path.abspath(path)
     if where.startswith(("/dev/", "/proc/")) or _is_special(where):
         # Not blocking: a pipe without a reader is an error.
@@ -22,7 +20,18 @@ def write_file(path: str, text: str) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
         return
-    target = os.path.realpath(where)
+    try:
+        _replace(os.path.realpath(where), text)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # It names the temporary file, of which nobody knows.
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _replace(target: str, text: str) -> None:
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(prefix=".hardpoint-", dir=os.path.dirname(target))
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:

@@ -1,4 +1,4 @@
-"""Twenty broken machines: the doctor's first lines name the cause, and what to do about it."""
+"""Broken machines: the doctor's first lines name the cause, and what to do about it."""
 
 from __future__ import annotations
 
@@ -134,6 +134,43 @@ MACHINES: dict[str, tuple[InMemoryMachine, tuple[str, ...]]] = {
                 "neither device nodes nor a driver; cpu is used instead"
             ),
             "-> load NVIDIA's driver (nvidia-smi must work); start a container with --gpus all",
+        ),
+    ),
+    "nouveau in NVIDIA's place": (
+        nvidia(traces=(), files={"/sys/bus/pci/drivers/nouveau/0000:10:00.0/uevent": ""}),
+        (
+            (
+                "cannot be used: the kernel's driver nouveau has 0000:10:00.0, and CUDA needs NVIDIA's own driver; "
+                "cpu is used instead"
+            ),
+            "-> install NVIDIA's driver, which blacklists nouveau, and reboot",
+        ),
+    ),
+    "container with NVIDIA_VISIBLE_DEVICES=void": (
+        nvidia(traces=(), variables={"NVIDIA_VISIBLE_DEVICES": "void"}),
+        (
+            "does not see it: no NVIDIA device: NVIDIA_VISIBLE_DEVICES='void' hides them all from this container",
+            "-> start the container with --gpus all",
+        ),
+    ),
+    "device too old for torch": (
+        nvidia(
+            nvml={**ANSWER, "devices": [{**DEVICE, "name": "Tesla V100", "capability": [7, 0]}]},
+            torch=("2.13.0+cu130", "'13.0'", "None"),
+        ),
+        (
+            "torch 2.13.0+cu130, built for CUDA 13.0, has no kernels for Tesla V100 (compute capability 7.0)",
+            "-> install a torch wheel for CUDA 12.6",
+        ),
+    ),
+    "fabric manager that does not run": (
+        nvidia(
+            nvml={**ANSWER, "devices": [{**DEVICE, "fabric_state": 2}]},
+            driver=broken("driver", "the CUDA driver cannot initialise: system not yet initialized 802"),
+        ),
+        (
+            "cannot be used: the CUDA driver cannot initialise: system not yet initialized 802; cpu is used instead",
+            "-> start the service that initialises the devices (for NVIDIA's with NVSwitch: nvidia-fabricmanager)",
         ),
     ),
     "HIP torch on NVIDIA": (

@@ -16,6 +16,7 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 import hardpoint
+from hardpoint._reasons import own_words
 from hardpoint._settings import DESCRIPTIONS
 from hardpoint.attention._config import FIELD_NAMES
 from hardpoint.cli._commands import COMMANDS, cli, run
@@ -269,7 +270,7 @@ def test_markdown_holds_nothing_private(site: Site, hardpoint_command: Command) 
 
 
 def test_human_and_machine_output_are_of_one_object(site: Site, hardpoint_command: Command) -> None:
-    """Every candidate, reason and remedy of the JSON is in the text and in the Markdown."""
+    """Every candidate, reason and remedy of the JSON is in the text and in the Markdown; whose it is stands beside."""
     site.platform(
         "chip", priorities="BackendPriority('first', 'fastest'), BackendPriority('absent', 'x', 'hardpoint-absent')"
     )
@@ -281,7 +282,9 @@ def test_human_and_machine_output_are_of_one_object(site: Site, hardpoint_comman
         for selection in data["report"]["selections"]:
             for item in selection["candidates"]:
                 for reason in item["reasons"]:
-                    assert "".join(reason["message"].split()) in text
+                    brought = item["provenance"] or {"plugin": "", "distribution": "", "version": ""}
+                    whose = "{plugin} ({distribution} {version})".format(**brought)
+                    assert "".join(own_words(reason["message"], whose).split()) in text
                     assert "".join((reason.get("remedy") or "").split()) in text
 
 
@@ -580,6 +583,22 @@ def test_what_an_encoding_lacks_keeps_to_the_width() -> None:
     text = render(blocks, width=60, colour=False, encoding="ascii")
     assert text.isascii()
     assert max(map(len, text.splitlines())) <= 60
+
+
+@pytest.mark.parametrize("why", ["short", "a sentence that needs more room than is left beside the names " * 3, ""])
+def test_a_table_never_breaks_names_for_the_sake_of_sentences(why: str) -> None:
+    """Where a column of sentences has no room beside the others, they stand below their rows."""
+    names = ("backend/with_a_long_name", "hardpoint-with-a-long-name 0.1.0")
+    rows = ((Cell(names[0]), Cell(names[1]), Cell("breaks contract"), Cell(why)), (Cell("backend/b"),))
+    text = render([Table(rows, ("plugin", "distribution", "outcome", "why"))], width=80, colour=False)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    (line,) = [line for line in lines if names[0] in line]
+    assert names[1] in line
+    assert "breaks contract" in line
+    assert " ".join(why.split()) in " ".join(text.split())
+    narrow = render([Table(rows)], width=40, colour=False).splitlines()
+    assert max(map(len, narrow)) <= 40
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,22 @@ def test_the_page_of_nothing(site: Site, hardpoint_command: Command, tmp_path: P
     assert 'class="problems"' in file.read_text(encoding="utf-8")
 
 
+def test_the_page_on_standard_output(
+    mixed: Site, hardpoint_command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dash writes the same page there and nothing beside it; no file of that name; an error in its place."""
+    file = tmp_path / "matrix.html"
+    hardpoint_command("matrix", "--html", str(file))
+    monkeypatch.chdir(tmp_path)
+    shown = hardpoint_command("matrix", "--html", "-")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == file.read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html" or path.name == "-"] == ["matrix.html"]
+    refused = hardpoint_command("matrix", "--html", "-", "--simulate", "nonsense")
+    assert (refused.code, refused.out) == (2, "")
+    assert "nonsense" in refused.err
+
+
 def test_a_page_that_cannot_be_written(mixed: Site, hardpoint_command: Command) -> None:
     """The path and the reason."""
     shown = hardpoint_command("matrix", "--html", "/nowhere/at/all.html")

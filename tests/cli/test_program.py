@@ -43,6 +43,7 @@ def test_blocks_as_text() -> None:
     assert "-> pip install <x>" in text
     assert max(map(len, text.splitlines())) <= 40
     assert "\x1b[" in render(BLOCKS, width=40, colour=True)
+    assert render([Heading("first"), Heading("second")], width=40, colour=False) == "first\n\nsecond\n"
 
 
 def test_blocks_as_markdown() -> None:

@@ -7,6 +7,9 @@ import pkgutil
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from hardpoint._reasons import own_words
+from hardpoint.cli._show import plugin_label
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -163,11 +166,16 @@ def _script_data(data: Mapping[str, Json]) -> str:
 
 def _candidate(item: Mapping[str, Json]) -> dict[str, Json]:
     provenance = item["provenance"] or {}
+    # The page shows it beside them.
+    whose = plugin_label(provenance)
     brought = " ".join(filter(None, (provenance.get("distribution"), provenance.get("version"))))
     return {
         "name": item["name"],
         "outcome": item["outcome"],
         "from": brought,
         "rank": item["rank_reason"],
-        "reasons": [{"message": reason["message"], "remedy": reason.get("remedy")} for reason in item["reasons"]],
+        "reasons": [
+            {"message": own_words(reason["message"], whose), "remedy": reason.get("remedy")}
+            for reason in item["reasons"]
+        ],
     }

@@ -29,7 +29,7 @@ from hardpoint.cli._view import show
 Json = Any  # what JSON can hold
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from hardpoint.cli._document import Block
 
@@ -67,7 +67,10 @@ TYPICAL: Final[tuple[tuple[str, dict[str, Json]], ...]] = (
     shell_complete=complete_backends,
 )
 @click.option(
-    "--html", metavar="FILE", type=click.Path(dir_okay=False, writable=True), help="Write a self-contained page."
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, allow_dash=True),
+    help="Write a self-contained page; - for standard output, and nothing else there.",
 )
 def matrix(  # click's help is the documentation
     look: Look,
@@ -93,6 +96,9 @@ def matrix(  # click's help is the documentation
         # The same for all devices: to each its own dtype would compare what is not the same.
         item["fields"]["dtype"] = item["fields"].get("dtype") or "bfloat16"
 
+    if html == "-":
+        return _show_page(look, lambda: matrix_data(look, configs, notes, backend))
+
     def make() -> dict[str, Json]:
         data = matrix_data(look, configs, notes, backend)
         if html is not None:
@@ -103,13 +109,39 @@ def matrix(  # click's help is the documentation
     return show(look.view, "Hardpoint matrix", make, lambda data: matrix_blocks(data, html))
 
 
-def _write_page(path: str, data: dict[str, Json]) -> None:
+def _show_page(look: Look, make: Callable[[], dict[str, Json]]) -> int:
+    """Write the page to standard output, and nothing else; in UTF-8 whatever the locale, as it says of itself."""
+    import io
+    import sys
+
+    from hardpoint.cli._view import show_error, write
+
+    try:
+        data = make()
+    except AskError as error:
+        return show_error(look.view, error)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    try:
+        write(_page(data))
+    except OSError as error:
+        write(f"hardpoint: the output cannot be written: {error}\n", sys.stderr)
+        return NOT_AVAILABLE
+    code: int = data["exit_code"]
+    return code
+
+
+def _page(data: dict[str, Json]) -> str:
     from hardpoint.cli._html import render
     from hardpoint.cli._private import without_private
 
+    return render(without_private(data))
+
+
+def _write_page(path: str, data: dict[str, Json]) -> None:
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(render(without_private(data)))
+            file.write(_page(data))
     except OSError as error:
         raise click.FileError(os.path.basename(path), str(error)) from None
 

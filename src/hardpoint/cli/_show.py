@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hardpoint._reasons import own_words
+from hardpoint._report_text import kernels_state
 from hardpoint.cli._document import Cell, Heading, Hint, Paragraph, Table, outcome_cell
 
 if TYPE_CHECKING:
@@ -59,13 +61,23 @@ def candidate_rows(candidates: Sequence[Mapping[str, Json]]) -> tuple[tuple[Cell
 def why(item: Mapping[str, Json]) -> str:
     """The reasons of a candidate or plugin, a line each, with remedies; of a candidate without any its rank's."""
     lines: list[str] = []
+    whose = item.get("provenance") or item
     for reason in item["reasons"]:
-        lines += reason["message"].splitlines() or [reason["code"]]
+        # Which plugin it is stands beside it.
+        lines += own_words(reason["message"], plugin_label(whose)).splitlines() or [reason["code"]]
         if reason.get("remedy"):
             lines.append(f"-> {reason['remedy']}")
     if not lines and item.get("rank_reason"):
         lines.append(str(item["rank_reason"]))
     return "\n".join(lines)
+
+
+def plugin_label(whose: Mapping[str, Json]) -> str:
+    """As the core writes a plugin at the head of its messages; nothing of what is none."""
+    if "plugin" not in whose:
+        return ""
+    brought = f"{whose['distribution']} {whose['version'] or 'of unknown version'}" if whose["distribution"] else ""
+    return f"{whose['plugin']} ({brought or 'unknown distribution'})"
 
 
 def change_blocks(data: Mapping[str, Json]) -> Iterator[Block]:
@@ -120,8 +132,7 @@ def kernel_blocks(report: Mapping[str, Json]) -> Iterator[Block]:
     kernels = report["kernels"]
     if kernels is None:
         return
-    state = "ok" if kernels["ok"] else "NOT OK"
-    yield Heading(f"Kernels: {state}" if kernels["modules"] else "Kernels: none declared")
+    yield Heading(f"Kernels: {kernels_state(kernels)}")
     rows: list[tuple[Cell, Cell, Cell]] = []
     for module in kernels["modules"]:
         reason = module["reason"]

@@ -32,6 +32,10 @@ _STYLES: Final = {
 _SEVERITIES: Final = {"bug": "bold white on red", "error": "bold red", "warning": "bold yellow", "advice": "bold blue"}
 _DEFAULT_WIDTH: Final = 80
 _NARROWEST: Final = 40
+_INDENT: Final = 2
+_GAP: Final = 2
+_READABLE: Final = 24
+"""Characters of a line that a column of sentences must have."""
 
 
 def render(blocks: Sequence[Block], *, width: int, colour: bool, encoding: str | None = "utf-8") -> str:
@@ -54,7 +58,8 @@ def render(blocks: Sequence[Block], *, width: int, colour: bool, encoding: str |
     )
     before: Block | None = None
     for block in blocks:
-        if isinstance(block, Heading) or (isinstance(before, Hint) and not isinstance(block, Hint)):
+        is_apart = isinstance(block, Heading) or (isinstance(before, Hint) and not isinstance(block, Hint))
+        if is_apart and before is not None:
             console.print()
         _print(console, _encodable(block, encoding))
         before = block
@@ -88,25 +93,53 @@ def _print(console: Console, block: Block) -> None:
             grid.add_row("", Text(f"-> {_clean(block.remedy)}", style=_STYLES["remedy"]))
         console.print(grid)
     else:
-        console.print(Padding(_grid(block, console.width), (0, 0, 0, 2)))
+        _print_table(console, block)
 
 
-def _grid(table: Table, width: int) -> Grid:
-    grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(table.columns), header_style="bold")
-    count = max((len(row) for row in table.rows), default=len(table.columns))
-    for place in range(count):
-        head = table.columns[place] if place < len(table.columns) else ""
-        is_last = place == count - 1
-        texts = [row[place].text for row in table.rows if place < len(row)]
-        needed = max([len(head), *(len(line) for text in texts for line in text.splitlines())], default=1)
-        # The last column takes what is left; the others what they need, up to a share.
-        grid.add_column(
-            head,
-            overflow="fold",
-            min_width=min(needed, width // (count + 2)),
-            ratio=1 if is_last and count > 1 else None,
-        )
+def _print_table(console: Console, table: Table) -> None:
+    """The last column takes what the others leave. Where that is hardly anything, its texts go below their rows."""
+    room = console.width - _INDENT
+    needed = _needed_widths(table)
+    if not needed:
+        return
+    *before, last = needed
+    left = room - sum(before) - _GAP * len(before)
+    if last <= left or left >= _READABLE or not before:
+        console.print(Padding(_grid(table.columns, table.rows, [*before, max(left, 1)]), (0, 0, 0, _INDENT)))
+        return
+    widths = _fit(before, room - _GAP * (len(before) - 1))
+    if table.columns:
+        console.print(Padding(_grid(table.columns[:-1], (), widths), (0, 0, 0, _INDENT)))
     for row in table.rows:
+        console.print(Padding(_grid((), [row[: len(before)]], widths), (0, 0, 0, _INDENT)))
+        if len(row) > len(before) and row[-1].text:
+            console.print(Padding(_cell(row[-1]), (0, 0, 0, 3 * _INDENT)))
+
+
+def _needed_widths(table: Table) -> list[int]:
+    """The longest line of each column."""
+    count = max([len(table.columns), *(len(row) for row in table.rows)])
+    heads = [*table.columns, *("" for _ in range(count - len(table.columns)))]
+    lines = [[row[place].text for row in table.rows if place < len(row)] for place in range(count)]
+    return [
+        max([len(head), 1, *(len(line) for text in texts for line in text.splitlines())])
+        for head, texts in zip(heads, lines, strict=True)
+    ]
+
+
+def _fit(widths: Sequence[int], room: int) -> list[int]:
+    """Of columns that are too wide together, the widest give way."""
+    fitted = list(widths)
+    while sum(fitted) > room and max(fitted) > 1:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
+
+
+def _grid(columns: Sequence[str], rows: Sequence[Sequence[Cell]], widths: Sequence[int]) -> Grid:
+    grid = Grid(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_header=bool(columns), header_style="bold")
+    for place, width in enumerate(widths):
+        grid.add_column(columns[place] if place < len(columns) else "", overflow="fold", width=width)
+    for row in rows:
         grid.add_row(*(_cell(cell) for cell in row))
     return grid
 

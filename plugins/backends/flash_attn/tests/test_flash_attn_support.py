@@ -209,7 +209,8 @@ def test_the_generation_by_device_and_config(
     from hardpoint_flash_attn._support import DENSE
 
     flash(*generations, capability=version)
-    assert _generation.find(DENSE, DeviceCapability.parse(version), config(**changes)) == expected
+    found = _generation.find(DENSE, DeviceCapability.parse(version), config(**changes))
+    assert (found[0] if found else None) == expected
 
 
 @pytest.mark.torch
@@ -260,6 +261,34 @@ def test_a_package_without_its_functions_is_another_one(flash: Flash) -> None:
     (library.site / "flash_attn_interface" / "__init__.py").write_text("")
     with pytest.raises(OSError, match="has no flash_attn_varlen_func: the package is another than its metadata says"):
         FlashAttnBackend.validate_configuration(DeviceCapability.parse("9.0"), config())
+
+
+@pytest.mark.torch
+def test_a_generation_that_cannot_be_imported_gives_way_to_the_next(
+    flash: Flash, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one WARNING that says why; strict, and where no other is left, its failure is the error."""
+    from hardpoint_flash_attn.backend import FlashAttnBackend
+
+    capability, asked = DeviceCapability.parse("9.0"), config(block_size=256)
+    three, two = flash("fa3", "fa2")
+    (three.site / "flash_attn_interface" / "__init__.py").write_text("raise ImportError('libcudart.so.12: no such')")
+    with caplog.at_level("WARNING", logger="hardpoint"):
+        assert FlashAttnBackend.validate_configuration(capability, asked) == []
+        layer = FlashAttnBackend.create_layer(asked, scale=1.0, device="cpu")
+    assert layer.library.generation == "fa2"
+    assert caplog.messages == [
+        "FlashAttention 3 cannot be imported: ImportError: libcudart.so.12: no such; using FlashAttention 2 instead"
+    ]
+    with monkeypatch.context() as patch:
+        patch.setenv("HARDPOINT_STRICT", "1")
+        with pytest.raises(ImportError, match=r"libcudart\.so\.12"):
+            FlashAttnBackend.validate_configuration(capability, asked)
+    (two.site / "flash_attn" / "__init__.py").write_text("raise OSError('cut off')")
+    sys.modules.pop("flash_attn")
+    with pytest.raises(ImportError, match=r"libcudart\.so\.12") as caught:
+        FlashAttnBackend.validate_configuration(capability, asked)
+    assert caught.value.__notes__ == ["FlashAttention 2 cannot be imported either: OSError: cut off"]
 
 
 @pytest.mark.torch

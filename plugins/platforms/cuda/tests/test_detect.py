@@ -48,8 +48,125 @@ def test_no_hardware(system: str) -> None:
     detection = detect(machine)
     assert detection.status is DetectionStatus.ABSENT
     assert detection.reasons[0].message == "no NVIDIA device: neither device nodes nor a driver"
-    assert all(question.startswith("exists ") for question in machine.questions)
-    assert machine.questions.total() <= 6
+    assert all(question.startswith(("exists ", "variable ")) for question in machine.questions)
+    assert machine.questions.total() <= 9
+
+
+def taken(driver: str, vendor: str = "0x10de", kind: str = "0x030200") -> dict[str, str]:
+    """The files of a PCI function that a kernel driver has taken."""
+    folder = "/sys/bus/pci/devices/0000:65:00.0"
+    link = f"/sys/bus/pci/drivers/{driver}/0000:65:00.0/uevent"
+    return {f"{folder}/vendor": f"{vendor}\n", f"{folder}/class": f"{kind}\n", link: ""}
+
+
+@pytest.mark.parametrize(
+    ("files", "variables", "status", "code", "words"),
+    [
+        (taken("nouveau"), {}, "unusable", "driver", "driver nouveau has 0000:65:00.0"),
+        (taken("vfio-pci"), {}, "absent", "driver", "vfio-pci keeps 0000:65:00.0 for virtual machines"),
+        ({}, {"NVIDIA_VISIBLE_DEVICES": "void"}, "absent", "masked", "NVIDIA_VISIBLE_DEVICES='void' hides them all"),
+        ({}, {"NVIDIA_VISIBLE_DEVICES": ""}, "absent", "masked", "NVIDIA_VISIBLE_DEVICES='' hides them all"),
+        ({}, {"NVIDIA_VISIBLE_DEVICES": "all"}, "absent", "no_device", "the container was given none"),
+        (taken("vfio-pci", vendor="0x1002"), {}, "absent", "no_device", "neither device nodes nor a driver"),
+        (taken("vfio-pci", kind="0x040300"), {}, "absent", "no_device", "neither device nodes nor a driver"),
+        ({"/sys/bus/pci/drivers/nouveau/bind": ""}, {}, "absent", "no_device", "neither device nodes nor a driver"),
+    ],
+)
+def test_why_there_are_no_device_nodes(
+    files: dict[str, str], variables: dict[str, str], status: str, code: str, words: str
+) -> None:
+    """Another kernel driver that has the card, and a container that was given none, are named; with what helps."""
+    detection = detect(InMemoryMachine(files=files, variables=variables))
+    assert (str(detection.status), codes(detection)) == (status, [code])
+    assert words in messages(detection)
+    assert detection.reasons[0].remedy or "neither" in words
+
+
+def test_container_that_hides_the_devices(make_machine: Make, two: list[dict[str, Any]]) -> None:
+    """``none`` leaves the driver without a device, and is named; with devices the variable says nothing."""
+    none = detect(make_machine([], variables={"NVIDIA_VISIBLE_DEVICES": "none"}))
+    assert (none.status, codes(none)) == (DetectionStatus.ABSENT, [ReasonCode.MASKED])
+    assert detect(make_machine(two, variables={"NVIDIA_VISIBLE_DEVICES": "void"})).reasons == ()
+
+
+SWITCHES = {"/dev/nvidia-nvswitchctl": ""}
+SERVICE = {"/run/nvidia-fabricmanager/nv-fabricmanager.pid": "17\n"}
+NOT_READY = EnvironmentFailure("the CUDA driver cannot initialise: system not yet initialized 802 [x]", code="driver")
+
+
+@pytest.mark.parametrize(
+    ("state", "files", "driver", "is_usable", "is_asked"),
+    [
+        (2, {}, NOT_READY, False, True),
+        (1, {}, {"devices": []}, True, True),
+        (2, {}, EnvironmentFailure("libcuda.so.1: cannot open", code="missing_library"), True, True),
+        (2, {}, None, True, True),
+        (3, SWITCHES, NOT_READY, True, False),
+        (0, SWITCHES, NOT_READY, False, True),
+        (None, SWITCHES, NOT_READY, False, True),
+        (None, SWITCHES | SERVICE, NOT_READY, True, False),
+        (None, {}, NOT_READY, True, False),
+    ],
+)
+def test_fabric_manager(
+    make_machine: Make, card: Card, state: int | None, files: dict[str, str], driver: Any, *,
+    is_usable: bool, is_asked: bool,
+) -> None:  # fmt: skip
+    """Devices behind NVSwitch that wait for the fabric manager are unusable in the driver's words, asked only there."""
+    machine = make_machine([card(fabric_state=state)], files=files, driver=driver)
+    detection = detect(machine)
+    assert (detection.status is DetectionStatus.USABLE) is is_usable
+    assert ("probe cuda.driver" in machine.questions) is is_asked
+    assert is_usable or "802" in messages(detection)
+
+
+ARCHS = ["sm_75", "sm_80", "sm_90a", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "capability", "archs", "words"),
+    [
+        ("13.0", [7, 0], None, "it has compute capability 7.5 and later"),
+        ("12.8", [7, 0], ARCHS, "it has sm_75, sm_80, sm_90a, sm_120, compute_120"),
+        ("12.8", [7, 0], ["sm_70", *ARCHS], None),
+        ("12.8", [7, 2], ["sm_70"], None),
+        ("12.8", [6, 1], ["sm_70"], "it has sm_70"),
+        ("12.8", [7, 0], [], None),
+        ("12.8", [7, 0], "nonsense", None),
+        ("12.8", [7, 0], ImportError("no torch"), None),
+        ("12.6", [7, 0], None, None),
+        ("12.4", [12, 0], ["sm_80", "sm_90a"], "it has sm_80, sm_90a"),
+        ("12.4", [12, 0], ["sm_80", "compute_90"], None),
+        ("12.4", [10, 3], ["sm_100f"], None),
+    ],
+)
+def test_torch_without_kernels(
+    make_machine: Make, card: Card, cuda: str, capability: list[int], archs: Any, words: str | None
+) -> None:
+    """A device that torch's build has no code for is unusable, with what torch has; asked only where it may be so."""
+    text = f"cuda: Optional[str] = {cuda!r}\nhip: Optional[str] = None\n"
+    more = {} if archs is None else {"cuda.torch_archs": archs}
+    machine = make_machine([card(name="Old", capability=capability)], torch=text, more=more)
+    detection = detect(machine)
+    assert detection.status is (DetectionStatus.USABLE if words is None else DetectionStatus.UNUSABLE)
+    assert ("probe cuda.torch_archs" in machine.questions) is (archs is not None)
+    if words is not None:
+        assert codes(detection) == [ReasonCode.KERNEL_ARCH]
+        assert f"has no kernels for Old (compute capability {capability[0]}.{capability[1]}); {words}" in messages(
+            detection
+        )
+        assert "+cu126" in str(detection.reasons[0].remedy) or capability[0] >= 10
+
+
+def test_torch_without_kernels_for_one(make_machine: Make, card: Card, caplog: pytest.LogCaptureFixture) -> None:
+    """Beside a device that torch can use, one that it cannot is a note and one warning."""
+    text = "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n"
+    machine = make_machine([card(0), card(1, capability=[7, 0])], torch=text, mask="0,1", nvml=None)
+    with caplog.at_level(logging.WARNING):
+        detection = detect(machine)
+    assert detection.status is DetectionStatus.USABLE
+    assert ReasonCode.KERNEL_ARCH in [note.code for note in detection.notes]
+    assert "has no kernels for" in caplog.text
 
 
 def test_devices(make_machine: Make, card: Card) -> None:

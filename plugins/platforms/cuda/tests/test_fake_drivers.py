@@ -63,14 +63,14 @@ def test_resolution_initialises_nothing(drivers: Drivers) -> None:
 
 
 def test_calls_per_resolution(drivers: Drivers) -> None:
-    """What the README states: five calls of NVML, and eight more for each device."""
+    """What the README states: five calls of NVML, and nine more for each device."""
     drivers.install("nvml")
     counts = []
     for devices in (1, 2, 8):
         drivers.play(f"count={devices}", *(f"{index}.uuid=GPU-{index}" for index in range(devices)))
         drivers.run(RESOLVE)
         counts.append(len(drivers.calls()))
-    assert counts == [5 + 8 * devices for devices in (1, 2, 8)]
+    assert counts == [5 + 9 * devices for devices in (1, 2, 8)]
     once = Counter(drivers.calls())
     assert (once["nvmlInitWithFlags"], once["nvmlShutdown"], once["nvmlDeviceGetCount_v2"]) == (1, 1, 1)
 
@@ -80,7 +80,7 @@ def test_calls_for_instances(drivers: Drivers) -> None:
     drivers.install("nvml")
     drivers.play("0.uuid=GPU-a", "0.mig=1", "0.mig0.uuid=MIG-1", "0.mig3.uuid=MIG-2")
     drivers.run(DETECT)
-    assert len(drivers.calls()) == 5 + 8 + 8 + 2 * 4
+    assert len(drivers.calls()) == 5 + 9 + 8 + 2 * 4
 
 
 def test_calls_of_the_driver(drivers: Drivers) -> None:
@@ -229,6 +229,7 @@ def test_pynvml_is_missing(drivers: Drivers) -> None:
         ("cuInit=34", "stub_library", "stub library: {path}"),
         ("cuInit=100", "no_device", "the CUDA driver sees no device (error 100) [{path}]"),
         ("cuInit=999", "driver", "the CUDA driver cannot initialise: unknown error 999 [{path}]"),
+        ("cuInit=802", "driver", "the CUDA driver cannot initialise: error 802 [{path}]"),
         ("cuInit=803", "driver", "unsupported display driver / cuda driver combination 803 [{path}]"),
         ("cuDeviceGetCount=3", "driver", "the CUDA driver cannot count the devices: error 3 [{path}]"),
         ("cuDeviceGet=101", "driver", "the CUDA driver cannot open device 0: error 101 [{path}]"),
@@ -248,6 +249,21 @@ def test_errors_of_the_driver(drivers: Drivers, line: str, code: str, words: str
     assert drivers.calls(parent=True) == []
     if line.startswith("cuInit"):
         assert "cuDeviceGetCount" not in drivers.calls()
+
+
+def test_fabric_manager_that_does_not_run(drivers: Drivers) -> None:
+    """A device that waits for it is listed by NVML, and the driver is asked in a child process and says why not."""
+    drivers.install("nvml")
+    drivers.install("cuda")
+    drivers.play("0.fabric=2", "cuInit=802")
+    found = drivers.run(DETECT)
+    assert (found["status"], found["codes"], len(found["devices"])) == ("unusable", ["driver"], 1)
+    assert "error 802" in found["reasons"][0]
+    drivers.play("0.fabric=2")
+    assert drivers.run(DETECT)["status"] == "usable"
+    drivers.play("0.fabric=3", "cuInit=802")
+    assert drivers.run(DETECT)["status"] == "usable"
+    assert [call for call in drivers.calls() if call.startswith("cu")] == []
 
 
 def test_driver_without_nvml(drivers: Drivers) -> None:
@@ -361,7 +377,7 @@ def test_devices_that_fail(drivers: Drivers) -> None:
     [
         "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetCudaComputeCapability",
         "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetNumGpuCores", "nvmlDeviceGetMigMode", "nvmlSystemGetDriverVersion",
-        "nvmlSystemGetCudaDriverVersion_v2", "nvmlShutdown",
+        "nvmlSystemGetCudaDriverVersion_v2", "nvmlShutdown", "nvmlDeviceGetGpuFabricInfoV",
     ],
 )  # fmt: skip
 def test_question_without_an_answer(drivers: Drivers, function: str) -> None:

@@ -22,6 +22,7 @@ def test_descriptor() -> None:
     assert [setting.name for setting in spec.settings] == [
         "CUDA_VISIBLE_DEVICES",
         "CUDA_DEVICE_ORDER",
+        "NVIDIA_VISIBLE_DEVICES",
         "HARDPOINT_CUDA_PIN_MEMORY_ON_WSL",
     ]
 
@@ -35,7 +36,8 @@ def test_doctor(make_machine: Make, card: Callable[..., dict[str, Any]]) -> None
         ("traces", "/dev/nvidiactl, /proc/driver/nvidia"),
         ("torch", "2.9.0, built for cuda 12.8"),
         ("CUDA_VISIBLE_DEVICES", "'0,7'"),
-        ("CUDA_DEVICE_ORDER", "None"),
+        ("CUDA_DEVICE_ORDER", "not set"),
+        ("NVIDIA_VISIBLE_DEVICES", "not set"),
         ("WSL", "5.15.0-microsoft-standard-WSL2"),
         ("outcome", "usable"),
         ("device 0", "NVIDIA H100 80GB HBM3, compute capability 9.0, 81920 MiB, GPU-a, 0000:10:00.0"),

@@ -61,8 +61,8 @@ def test_what_is_no_kernel_number(number: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("10.3.0", "gfx1030"), ("9.0.10", "gfx90a"), (" 11.0.0\n", "gfx1100"), ("10.3", None), ("gfx1030", None),
-        ("", None), (None, None), ("1.2.3.4", None), ("10.3.99", None),
+        ("10.3.0", "gfx1030"), ("9.0.10", "gfx90a"), (" 11.0.0", "gfx1100"), ("11.0.0\n", None), ("10.3", None),
+        ("gfx1030", None), ("", None), (None, None), ("1.2.3.4", None), ("10.3.99", None),
     ],
 )  # fmt: skip
 def test_override(text: str | None, name: str | None) -> None:

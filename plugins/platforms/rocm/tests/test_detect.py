@@ -320,6 +320,25 @@ def test_override(make_machine: Make, four: Any) -> None:
     assert [device.properties["hardware_arch"] for device in devices] == ["gfx942", "gfx942"]
 
 
+@pytest.mark.parametrize("value", ["gfx1030", "10.3", "10.3.0 ", "10.3.0.1", "64.0.0", "10.256.0", "-1.0.0", ""])
+@pytest.mark.parametrize("name", ["HSA_OVERRIDE_GFX_VERSION", "HSA_OVERRIDE_GFX_VERSION_2"])
+def test_override_that_is_none(make_machine: Make, four: Any, name: str, value: str) -> None:
+    """What the runtime does not take ends it without a word; so it is the reason, with the variable, for all."""
+    for mask in (None, "0"):
+        detection = detect(make_machine(four[:2], variables={name: value}, hip=mask))
+        (reason,) = detection.reasons
+        assert (detection.status, reason.code) == (DetectionStatus.UNUSABLE, ReasonCode.OTHER)
+        assert reason.message.startswith(f"{name}={value!r} is no version")
+        assert reason.remedy == f"correct {name}, or unset it"
+
+
+def test_override_of_what_is_no_node(make_machine: Make, four: Any) -> None:
+    """The runtime reads a variable only for a node that is there, and any number that it can hold."""
+    variables = {"HSA_OVERRIDE_GFX_VERSION_77": "nonsense", "HSA_OVERRIDE_GFX_VERSION": "10.3.99"}
+    devices = detect(make_machine(four[:1], variables=variables)).devices
+    assert [device.capability and device.capability.arch for device in devices] == ["gfx942"]
+
+
 def test_names(make_machine: Make, card: Card) -> None:
     """A name is the card's own, else that of libdrm's list for device and revision, else what is known of it."""
     files = {

@@ -35,12 +35,9 @@ class FlashAttnBackend(AttentionBackend):
     def validate_configuration(
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
-        """Imports the generation that serves the config."""
-        generation = _generation.find(DENSE, device_capability, config)
-        if generation is None:
-            return [not_served(device_capability, config)]
-        _generation.load(generation)
-        return []
+        """Imports the generation that serves the config; where the best one does not load, the next."""
+        library = _generation.load_best(DENSE, device_capability, config)
+        return [not_served(device_capability, config)] if library is None else []
 
     @classmethod
     def prepare(cls, config: AttentionConfig, device: torch.device | str) -> None:
@@ -65,14 +62,14 @@ class FlashAttnBackend(AttentionBackend):
         value_scale: float | None = None,
     ) -> FlashAttnLayer:
         """Build one layer. Errors: `ConfigError`; those of importing the library."""
-        generation = _generation.find(DENSE, capability := _generation.capability_of(device), config)
-        if generation is None:
+        library = _generation.load_best(DENSE, capability := _generation.capability_of(device), config)
+        if library is None:
             reason = not_served(capability, config)
             raise ConfigError(reason.message, field="kind")
         return FlashAttnLayer(
             config,
             None if config.block_size is None else cls.kv_cache_spec(config),
-            _generation.load(generation),
+            library,
             scale=scale,
             device=device,
             sinks=sinks,

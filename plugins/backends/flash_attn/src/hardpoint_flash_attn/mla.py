@@ -108,12 +108,9 @@ class FlashAttnMlaBackend(AttentionBackend):
     def validate_configuration(
         cls, device_capability: DeviceCapability | None, config: AttentionConfig
     ) -> list[Reason]:
-        """Imports the generation that serves the config."""
-        generation = _generation.find(LATENT, device_capability, config)
-        if generation is None:
-            return [not_served(device_capability, config)]
-        _generation.load(generation)
-        return []
+        """Imports the generation that serves the config; where the best one does not load, the next."""
+        library = _generation.load_best(LATENT, device_capability, config)
+        return [not_served(device_capability, config)] if library is None else []
 
     @classmethod
     def prepare(cls, config: AttentionConfig, device: torch.device | str) -> None:
@@ -138,13 +135,13 @@ class FlashAttnMlaBackend(AttentionBackend):
         value_scale: float | None = None,
     ) -> FlashAttnMlaLayer:
         """Build one layer. Errors: `ConfigError`; those of importing the library."""
-        generation = _generation.find(LATENT, capability := _generation.capability_of(device), config)
-        if generation is None:
+        library = _generation.load_best(LATENT, capability := _generation.capability_of(device), config)
+        if library is None:
             raise ConfigError(not_served(capability, config).message, field="kind")
         return FlashAttnMlaLayer(
             config,
             cls.kv_cache_spec(config),
-            _generation.load(generation),
+            library,
             scale=scale,
             device=device,
             sinks=sinks,

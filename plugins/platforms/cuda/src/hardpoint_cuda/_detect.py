@@ -11,11 +11,14 @@ from hardpoint._torch_build import read_torch_build
 from hardpoint.errors import NotRecorded
 from hardpoint.hookspecs import Detection, Device
 from hardpoint_cuda import _mask
+from hardpoint_cuda._fabric import may_wait
 from hardpoint_cuda._features import capability_of
 from hardpoint_cuda._inventory import DRIVER, NVML, TORCH, Gpu, Instance, Inventory, read_inventory
 from hardpoint_cuda._order import PROBE, TARGET, cuda_order
+from hardpoint_cuda._torch_arch import without_kernels
 from hardpoint_cuda._torch_build import judge
 from hardpoint_cuda._traces import TEGRA, WSL
+from hardpoint_cuda._untraced import hidden_from_container
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +65,9 @@ def detect(machine: Machine, traces: Sequence[str]) -> Detection:
             return Detection.absent("WSL without NVIDIA's driver", *failures)
         return Detection.unusable(*failures)
     if not inventory.gpus:
-        nothing = Reason(code=ReasonCode.NO_DEVICE, message=f"{inventory.source} counts no device")
+        nothing = hidden_from_container(machine) or Reason(
+            code=ReasonCode.NO_DEVICE, message=f"{inventory.source} counts no device"
+        )
         return Detection.unusable(*inventory.problems) if inventory.problems else Detection.absent(nothing, *failures)
     notes = [*inventory.problems, *failures]
     units, visible, problem = _visible(machine, mask, inventory, notes, is_masked=is_masked)
@@ -70,15 +75,33 @@ def detect(machine: Machine, traces: Sequence[str]) -> Detection:
         _device(machine, index, unit, name, inventory)
         for index, (unit, name) in enumerate(zip(units, visible, strict=True))
     ]
-    refusal, remark = judge(read_torch_build(machine), inventory.cuda_version)
-    reasons = [reason for reason in (problem if not devices else None, refusal) if reason is not None]
+    build = read_torch_build(machine)
+    refusal, remark = judge(build, inventory.cuda_version)
+    unfit, partly_unfit = without_kernels(machine, build, devices)
+    refusals = (problem if not devices else None, _waiting(machine, inventory), refusal, unfit if devices else None)
+    reasons = [reason for reason in refusals if reason is not None]
     if reasons:
         return Detection.unusable(*reasons, devices=devices)
-    if problem is not None:
-        # Part of the mask counts: the driver says nothing about the rest, and so somebody should.
-        log_once(_log, logging.WARNING, "%s", problem.message)
-        notes.append(problem)
+    for partly in (problem, partly_unfit):
+        if partly is not None:
+            # Part of the mask, or of the devices, counts. Nobody else says anything about the rest.
+            log_once(_log, logging.WARNING, "%s", partly.message)
+            notes.append(partly)
     return Detection.usable(devices, notes=[*notes, *([] if remark is None else [remark])])
+
+
+def _waiting(machine: Machine, inventory: Inventory) -> Reason | None:
+    """Why the driver of devices behind NVSwitch cannot be initialised, though NVML lists them."""
+    if inventory.source != NVML or not may_wait(machine, inventory.gpus):
+        return None
+    try:
+        machine.probe(PROBE, TARGET, arguments=(False,), isolated=True)
+    except NotRecorded:
+        return None
+    except (ImportError, OSError) as error:
+        reason = _reason(error)
+        return None if reason.code in _NOT_ASKED else reason
+    return None
 
 
 def _take_inventory(machine: Machine, mask: _mask.Mask, traces: Sequence[str]) -> _Found:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hardpoint._report_sections import variable_text
 from hardpoint._torch_build import read_torch_build
 from hardpoint.hookspecs import ReportSection
 from hardpoint_cuda import _mask, _order
 from hardpoint_cuda._detect import detect
-from hardpoint_cuda._traces import find_traces, is_wsl
+from hardpoint_cuda._traces import CONTAINER, find_traces, is_wsl, may_be_told
+from hardpoint_cuda._untraced import without_traces
 
 if TYPE_CHECKING:
     from hardpoint import Machine
@@ -21,12 +23,12 @@ def report(machine: Machine) -> tuple[ReportSection, ...]:
     lines = [
         ("traces", ", ".join(traces) or "none"),
         ("torch", str(read_torch_build(machine))),
-        *((name, repr(machine.variable(name))) for name in (_mask.VARIABLE, _order.VARIABLE)),
+        *((name, variable_text(machine, name)) for name in (_mask.VARIABLE, _order.VARIABLE, CONTAINER)),
     ]
     if is_wsl(machine):
         lines.append(("WSL", machine.kernel_release))
-    if traces:
-        detection = detect(machine, traces)
+    if traces or may_be_told(machine):
+        detection = detect(machine, traces) if traces else without_traces(machine)
         lines.append(("outcome", str(detection.status)))
         lines += ((f"device {device.index}", _line(device)) for device in detection.devices)
         for label, items in (("reason", detection.reasons), ("note", detection.notes)):

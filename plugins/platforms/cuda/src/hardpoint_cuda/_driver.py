@@ -19,7 +19,12 @@ _SUCCESS: Final = 0
 _NOT_INITIALISED: Final = 3
 _STUB: Final = 34
 _NO_DEVICE: Final = 100
+_NOT_READY: Final = 802
 _UNKNOWN: Final = 999
+_FABRIC: Final = (
+    "start NVIDIA's fabric manager, of the driver's own version (systemctl status nvidia-fabricmanager says why it "
+    "does not run), and give it a minute"
+)
 # Of the enumeration CUdevice_attribute in cuda.h:
 _SM_COUNT: Final = 16
 _INTEGRATED: Final = 18
@@ -137,7 +142,9 @@ def _check(library: Foreign, number: int, what: str) -> None:
     if number == _NO_DEVICE:
         raise EnvironmentFailure(f"the CUDA driver sees no device (error {number}) [{path}]", code="no_device")
     raise EnvironmentFailure(
-        f"the CUDA driver cannot {what}: {_words(library, number)} {number} [{path}]", code="driver"
+        f"the CUDA driver cannot {what}: {_words(library, number)} {number} [{path}]",
+        code="driver",
+        remedy=_FABRIC if number == _NOT_READY else None,
     )
 
 

@@ -39,6 +39,7 @@ class Gpu(NamedTuple):
     sm_count: int | None
     mig_enabled: bool
     instances: tuple[Instance, ...]
+    fabric_state: int | None = None
 
     @property
     def model(self) -> tuple[str, tuple[int, int] | None]:
@@ -98,6 +99,7 @@ def _gpu(item: dict[str, Json], place: int) -> Gpu:
             for part in (instances if isinstance(instances, list) else ())
             if isinstance(part, dict)
         ),
+        fabric_state=_count(item.get("fabric_state")),
     )
 
 

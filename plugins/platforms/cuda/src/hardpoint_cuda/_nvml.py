@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 # NVML's error codes (nvml.h): what each is under the failure rule. All others are the driver's.
+_SUCCESS: Final = 0
 _NOT_SUPPORTED: Final = 3
 _LIBRARY_NOT_FOUND: Final = 12
 _FUNCTION_NOT_FOUND: Final = 13
@@ -116,6 +117,7 @@ def _read_device(nvml: Foreign, index: int, handle: Foreign) -> dict[str, Any]:
         "cores": _optional(nvml, what, "nvmlDeviceGetNumGpuCores", handle),
         "mig_enabled": None if mode is None else is_divided,
         "instances": _read_instances(nvml, what, handle) if is_divided else [],
+        "fabric_state": _read_fabric_state(nvml, what, handle),
     }
 
 
@@ -126,6 +128,23 @@ def _memory(nvml: Foreign, what: str, handle: Foreign) -> tuple[int | None, bool
     except Exception as error:  # noqa: BLE001  # as in `_optional`
         _raise_if_gone(nvml, error, what, "nvmlDeviceGetMemoryInfo")
         return None, True if _number(error) == _NOT_SUPPORTED else None
+
+
+def _read_fabric_state(nvml: Foreign, what: str, handle: Foreign) -> int | None:
+    """How far the fabric manager is with a device behind NVSwitch; None: nobody says."""
+    import ctypes
+
+    for function, structure in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        make = getattr(nvml, structure, None)
+        if make is None:
+            continue
+        info = make()
+        if _optional(nvml, what, function, handle, ctypes.byref(info)) == _SUCCESS:
+            return int(info.state)
+    return None
 
 
 def _read_instances(nvml: Foreign, what: str, handle: Foreign) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Asking torch which devices it can use: the last resort, where neither NVML nor the driver's library answers us.
 
 Torch brings the CUDA runtime along, and may find a driver where the loader's own search does not. It is asked in a
-child process, where it may create what contexts it likes.
+child process, where it may create what contexts it likes; also for what it has kernels for.
 """
 
 from __future__ import annotations
@@ -27,6 +27,19 @@ def read_devices() -> dict[str, Any]:  # Any: JSON
         version = getattr(torch, "__version__", "of unknown version")
         raise EnvironmentFailure(f"torch {version} cannot use CUDA: {text}", code="driver") from error
     return {"library": getattr(torch, "__file__", None), "cuda_version": None, "devices": devices}
+
+
+def read_archs() -> list[str]:
+    """What this build of torch has kernels for: ``sm_90``, ``compute_120``; nothing where it can use no device.
+
+    Errors: `EnvironmentFailure`; `ImportError`, `OSError` where torch cannot be imported.
+    """
+    torch: Any = import_library("torch")
+    try:
+        return [str(arch) for arch in torch.cuda.get_arch_list()]
+    except (RuntimeError, AssertionError, AttributeError) as error:
+        text = " ".join(str(error).split())
+        raise EnvironmentFailure(f"torch does not say what it has kernels for: {text}", code="other") from error
 
 
 def _read_device(properties: Any) -> dict[str, Any]:  # noqa: ANN401  # torch has no public type for it

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hardpoint.hookspecs import Detection, PlatformSpec, Rank, Setting, hookimpl
-from hardpoint_cuda._traces import PIN_MEMORY_ON_WSL, find_traces
+from hardpoint_cuda._traces import CONTAINER, NOTHING, PIN_MEMORY_ON_WSL, find_traces, may_be_told
 
 if TYPE_CHECKING:
     from hardpoint import Machine
@@ -30,6 +30,7 @@ class CudaPlugin:
             settings=(
                 Setting("CUDA_VISIBLE_DEVICES", "the driver's own: which devices this process sees, in which order"),
                 Setting("CUDA_DEVICE_ORDER", "the driver's own: FASTEST_FIRST or PCI_BUS_ID", "FASTEST_FIRST"),
+                Setting(CONTAINER, "the container runtime's own: which devices a container was given"),
                 Setting(PIN_MEMORY_ON_WSL, "1: use page-locked memory on WSL too, where the kernel can", "0"),
             ),
         )
@@ -39,7 +40,11 @@ class CudaPlugin:
         """Look for traces of the hardware; only where there are some, ask NVML or, failing that, the driver."""
         traces = find_traces(machine)
         if not traces:
-            return Detection.absent("no NVIDIA device: neither device nodes nor a driver")
+            if not may_be_told(machine):
+                return Detection.absent(NOTHING)
+            from hardpoint_cuda._untraced import without_traces
+
+            return without_traces(machine)
         from hardpoint_cuda._detect import detect
 
         return detect(machine, traces)

@@ -157,3 +157,17 @@ int nvmlDeviceGetP2PStatus(handle_t one, handle_t two, int index, int *status) {
     *status = (int)number(-1, key, 0);
     return 0;
 }
+
+typedef struct {
+    unsigned version;
+    unsigned char cluster[16];
+    unsigned status, clique;
+    unsigned char state;
+    unsigned health;
+} fabric_t;
+
+int nvmlDeviceGetGpuFabricInfoV(handle_t handle, fabric_t *fabric) {
+    ENTER(gpu_of(handle));
+    fabric->state = (unsigned char)number(gpu_of(handle), "fabric", 0);
+    return 0;
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hardpoint._report_sections import variable_text
 from hardpoint.hookspecs import Detection, ReportSection
 from hardpoint_neuron._instance import read_instance_type
 from hardpoint_neuron._mask import format_cores
@@ -25,7 +26,7 @@ def report(machine: Machine) -> tuple[ReportSection, ...]:
         ("instance type", read_instance_type(machine) or "unknown"),
         ("neuron-ls", machine.find_tool(find_tool(machine) or "neuron-ls") or "not installed"),
         *((name, version or "not installed") for name, version in machine.distribution_versions(PACKAGES).items()),
-        *((name, repr(machine.variable(name))) for name in (VISIBLE_CORES, NUM_CORES, *SIZE_NAMES)),
+        *((name, variable_text(machine, name)) for name in (VISIBLE_CORES, NUM_CORES, *SIZE_NAMES)),
     ]
     detection: Detection | None = None
     if traces.nodes or traces.driver:

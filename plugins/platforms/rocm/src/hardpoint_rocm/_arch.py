@@ -11,6 +11,8 @@ from hardpoint.errors import CapabilityError
 _GENERIC: Final = re.compile(r"gfx(\d{1,2})(?:-(\d))?-generic\Z", re.ASCII)
 _EXACT: Final = re.compile(r"gfx([1-9]|[1-9]\d)([0-9a-f])([0-9a-f])\Z", re.ASCII)
 
+_OVERRIDE: Final = re.compile(r"\s*(\d{1,3})\.\s*(\d{1,3})\.\s*(\d{1,3})\Z", re.ASCII)
+
 
 class Arch(NamedTuple):
     """A parsed name. `name` is bare (``gfx942``), `options` what followed it (``sramecc+``).
@@ -97,9 +99,19 @@ def arch_of_version(number: object) -> Arch | None:
 
 
 def arch_of_override(text: str | None) -> Arch | None:
-    """By ``HSA_OVERRIDE_GFX_VERSION``, ``10.3.0``; None where it says nothing that the runtime would take."""
-    found = re.match(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\Z", text.strip(), re.ASCII) if text else None
+    """By ``HSA_OVERRIDE_GFX_VERSION``, ``10.3.0``; None where it names no architecture."""
+    found = _OVERRIDE.match(text) if text else None
     return None if found is None else _named(*(int(part) for part in found.groups()))
+
+
+def is_override_valid(text: str) -> bool:
+    """Whether the runtime takes it: three decimal numbers up to 63, 255 and 255, and nothing after them, no space.
+
+    Where it does not, ROCr's thunk ends the reading of that node with an error, and HIP finds no device at all; it says
+    so only with ``HSAKMT_DEBUG_LEVEL=3``. Source: ``libhsakmt/src/topology.c`` of ROCm.
+    """
+    found = _OVERRIDE.match(text)
+    return found is not None and all(int(part) <= top for part, top in zip(found.groups(), (63, 255, 255), strict=True))
 
 
 def _named(major: int, minor: int, stepping: int) -> Arch | None:

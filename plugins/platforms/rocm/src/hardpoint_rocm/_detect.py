@@ -12,7 +12,7 @@ from hardpoint._torch_build import read_torch_build
 from hardpoint.errors import NotRecorded
 from hardpoint.hookspecs import Detection, Device
 from hardpoint_rocm import _mask, _rocminfo
-from hardpoint_rocm._arch import arch_of_override, capability_of
+from hardpoint_rocm._arch import Arch, arch_of_override, capability_of, is_override_valid
 from hardpoint_rocm._inventory import AMDSMI, Gpu, Inventory, in_hip_order, merge, read_inventory
 from hardpoint_rocm._missing import explain_absence
 from hardpoint_rocm._names import with_names
@@ -63,13 +63,15 @@ def detect(machine: Machine, trace: str) -> Detection:
     picked = with_names(machine, [found.gpus[place] for place in choice.places])
     # Its own number is unique in the world, and here it only matters which cards have the same.
     hives = list(dict.fromkeys(gpu.hive for gpu in found.gpus if gpu.hive is not None))
+    overrides = [_override(machine, gpu) for gpu in found.gpus]
     devices = [
-        _device(machine, index, gpu, name, found.driver, hives)
-        for index, (gpu, name) in enumerate(zip(picked, choice.names, strict=True))
+        _device(machine, index, gpu, name, found.driver, hives, arch_of_override(overrides[place][1]) or gpu.arch)
+        for index, (gpu, name, place) in enumerate(zip(picked, choice.names, choice.places, strict=True))
     ]
     refusal, remark = judge(read_torch_build(machine), [gpu.arch for gpu in picked or found.gpus])
     masked = None if choice.refusal is None else _masked(choice, values)
-    reasons = [*found.refusals, *(reason for reason in (masked, refusal) if reason is not None)]
+    refusals = (*found.refusals, *_bad_overrides(overrides))
+    reasons = [*refusals, *(reason for reason in (masked, refusal) if reason is not None)]
     if reasons:
         return Detection.unusable(*reasons, devices=devices)
     notes = [*found.notes]
@@ -148,10 +150,14 @@ def _read_driver(machine: Machine) -> str | None:
 
 
 def _device(
-    machine: Machine, index: int, gpu: Gpu, visible_id: str | None, driver: str | None, hives: Sequence[int]
+    machine: Machine,
+    index: int,
+    gpu: Gpu,
+    visible_id: str | None,
+    driver: str | None,
+    hives: Sequence[int],
+    arch: Arch | None,
 ) -> Device:
-    override = machine.variable(f"{OVERRIDE}_{gpu.hsa_node}") if gpu.hsa_node is not None else None
-    arch = arch_of_override(override or machine.variable(OVERRIDE)) or gpu.arch
     memory = gpu.memory_bytes
     if memory is None and gpu.is_integrated:
         memory = machine.total_memory_bytes()
@@ -186,6 +192,28 @@ def _device(
             "amdsmi_uuid": gpu.amdsmi_uuid,
         },
     )
+
+
+def _override(machine: Machine, gpu: Gpu) -> tuple[str, str | None]:
+    """The variable that overrides the device's architecture, and its value: that of its node before that of all."""
+    own = f"{OVERRIDE}_{gpu.hsa_node}"
+    value = machine.variable(own) if gpu.hsa_node is not None else None
+    return (own, value) if value is not None else (OVERRIDE, machine.variable(OVERRIDE))
+
+
+def _bad_overrides(overrides: Sequence[tuple[str, str | None]]) -> list[Reason]:
+    """Of all devices, masked ones too: the runtime reads them all, and one that it cannot read ends it."""
+    return [
+        Reason(
+            code=ReasonCode.OTHER,
+            message=f"{name}={value[:200]!r} is no version, and with it ROCm's runtime finds no device",
+            requested=value[:200],
+            accepted="three decimal numbers, such as 10.3.0, and nothing after them",
+            remedy=f"correct {name}, or unset it",
+        )
+        for name, value in dict(overrides).items()
+        if value is not None and not is_override_valid(value)
+    ]
 
 
 def _masked(choice: _mask.Choice, values: dict[str, str | None]) -> Reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hardpoint._report_sections import variable_text
 from hardpoint._torch_build import read_torch_build
 from hardpoint.hookspecs import ReportSection
 from hardpoint_rocm import _mask
@@ -26,7 +27,7 @@ def report(machine: Machine) -> tuple[ReportSection, ...]:
         ("PCI", ", ".join(find_cards(machine)) or "no AMD device"),
         ("amdsmi", machine.distribution_version("amdsmi") or "not installed"),
         ("torch", str(read_torch_build(machine))),
-        *((name, repr(machine.variable(name))) for name in (*_mask.VARIABLES, OVERRIDE)),
+        *((name, variable_text(machine, name)) for name in (*_mask.VARIABLES, OVERRIDE)),
     ]
     if is_wsl(machine):
         lines.append(("WSL", machine.kernel_release))
