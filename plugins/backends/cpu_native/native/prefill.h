@@ -7,7 +7,7 @@
 namespace hardpoint::HARDPOINT_ISA {
 
 constexpr int PANEL = 64;  // keys
-constexpr int ROWS = 256;  // of an item: their sums and logits stay in the second-level cache
+constexpr int ROWS = 512;  // of an item: their sums and logits stay in the second-level cache
 constexpr int TALL = 6;
 #if defined(__AVX512F__)
 constexpr int WIDE = 4;
