@@ -87,6 +87,14 @@ inline int heads_together(const Layer &layer, int threads, int64_t items) {
     return std::min(heads, layer.num_kv_heads);
 }
 
+// Whether the sums of some key heads are numbers.
+inline bool finite(const float *state, int heads, size_t stride, int count) {
+    vf zero{};
+    for (int h = 0; h < heads; h++)
+        for (int i = 0; i < count; i += N) zero += load(state + h * stride + i) * 0.f;
+    return horizontal_sum(zero) == 0;
+}
+
 // One query token: key heads [first_head, first_head + heads).
 template <class T>
 void attend_one(const Call<T> &c, const Item &item, int first_head, int heads, Parts &parts) {
@@ -104,7 +112,7 @@ void attend_one(const Call<T> &c, const Item &item, int first_head, int heads, P
         // For a few keys tiles are not worth being filled.
         if (layer.storage == Storage::bfloat16 && group <= HEADS_AMX && item.high - item.low >= 32) {
             decode_amx(c, item, first_head, heads, state, stride);
-            done = true;
+            done = finite(state, heads, stride, group * v_size);
         } else if (has_tiles<T>(layer, group)) {
             for (int h = 0; h < heads; h++) prefill_amx(c, item, first_head + h, state + h * stride);
             done = true;

@@ -166,7 +166,7 @@ class TiledDecode {
     }
 
     // Adds a unit's values. A row of values is taken as pairs of neighbours, of which one is multiplied with zero: so
-    // values need no packing. (An infinite one makes its neighbour no number: see `finite`.)
+    // values need no packing. An infinite one makes its neighbour no number: then vectors go through the item again.
     void mix(const Unit<T> &unit, Fetching<T, KEYS> &fetching) {
         const TiledHead &head = heads_[unit.head];
         Sixteen rows[KEYS / 16];

@@ -218,3 +218,25 @@ def test_a_window_wider_than_any_sequence_hides_nothing(
     random_step(_config(sliding_window=window, causal=causal), [1, 20], [60, 30]).check()
     config = _config(sliding_window=window, causal=causal, attention_type="encoder_decoder")
     random_step(config, [5, 3], [2, 30], kv_lens=[2, 30]).check()
+
+
+@pytest.mark.parametrize("group", [1, 4, 8])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_a_value_that_is_no_number_reaches_its_own_element_only(
+    random_step: Callable[..., Any], group: int, bad: float
+) -> None:
+    """Also where several elements are multiplied at once."""
+    config = _config(dtype="bfloat16", head_size=64, num_heads=2 * group, block_size=16)
+    step = random_step(config, [1, 1, 4], [100, 700, 40])
+    layer = step.layer()
+
+    def forward() -> torch.Tensor:
+        found: torch.Tensor = layer.forward(step.query, step.key, step.value, step.cache, step.plan())
+        return found[: step.batch.num_actual_tokens].float()
+
+    before = forward()
+    step.cache[1][..., 5] = bad
+    after = forward()
+    assert not after[..., 5].isfinite().any()
+    others = [element for element in range(64) if element != 5]
+    torch.testing.assert_close(after[..., others], before[..., others], atol=0.02, rtol=0.02)
