@@ -83,6 +83,7 @@ void merge(const Call<T> &c, const Item &item, int kv_head, Parts &parts) {
 // How many key heads one item has: enough items that the threads end together, and a block's heads stay together.
 inline int heads_together(const Layer &layer, int threads, int64_t items) {
     int heads = most_together(layer);
+    if (threads == 1) return std::min(heads, layer.num_kv_heads);
     while (heads > 1 && (items * ((layer.num_kv_heads + heads - 1) / heads) < int64_t{threads} * 8)) heads /= 2;
     return std::min(heads, layer.num_kv_heads);
 }
