@@ -225,6 +225,21 @@ else:
     assert said == "True True"
 
 
+def test_a_daemon_thread_in_a_kernel_does_not_disturb_the_interpreters_end(kernels: Kernels) -> None:
+    """It comes back while there is nothing left to come back to."""
+    script = """
+def work():
+    mine = torch.empty_like(query)
+    while True:
+        layer.forward(query, key, key, cache, plan, out=mine)
+attend()
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+print("end")
+"""
+    assert run(script, kernels) == "end"
+
+
 @pytest.mark.parametrize("head", [0, 7])
 def test_a_value_that_is_no_number_changes_no_bit_of_other_heads(random_step: Callable[..., Step], head: int) -> None:
     """However many threads there are, and so however many heads are read together."""
