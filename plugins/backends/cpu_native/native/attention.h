@@ -88,14 +88,6 @@ inline int heads_together(const Layer &layer, int threads, int64_t items) {
     return std::min(heads, layer.num_kv_heads);
 }
 
-// Whether the sums of some key heads are numbers.
-inline bool finite(const float *state, int heads, size_t stride, int count) {
-    vf zero{};
-    for (int h = 0; h < heads; h++)
-        for (int i = 0; i < count; i += N) zero += load(state + h * stride + i) * 0.f;
-    return horizontal_sum(zero) == 0;
-}
-
 // One query token: key heads [first_head, first_head + heads).
 template <class T>
 void attend_one(const Call<T> &c, const Item &item, int first_head, int heads, Parts &parts) {
@@ -113,7 +105,11 @@ void attend_one(const Call<T> &c, const Item &item, int first_head, int heads, P
         // For a few keys tiles are not worth being filled.
         if (layer.storage == Storage::bfloat16 && group <= HEADS_AMX && item.high - item.low >= 32) {
             decode_amx(c, item, first_head, heads, state, stride);
-            done = finite(state, heads, stride, group * v_size);
+            // Head by head: the bits of one must not depend on which others are in its item.
+            for (int h = 0; h < heads; h++)
+                if (!finite(state + h * stride, size_t(group) * v_size))
+                    decode(c, item, first_head + h, 1, state + h * stride, stride);
+            done = true;
         } else if (has_tiles<T>(layer, group)) {
             for (int h = 0; h < heads; h++) prefill_amx(c, item, first_head + h, state + h * stride);
             done = true;

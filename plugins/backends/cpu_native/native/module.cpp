@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include <unistd.h>
 #if defined(__AMX_BF16__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 #include "attention.h"
@@ -23,6 +23,24 @@ using namespace nb::literals;
 
 namespace hardpoint::HARDPOINT_ISA {
 namespace {
+
+// Lets other threads run Python while this lives. Up to 3.13 a daemon thread that comes back while the interpreter ends is
+// unwound out of the call below, and a destructor that lets that out would end the process: it waits for the end instead.
+class WithoutLock {
+  public:
+    WithoutLock() : state_(PyEval_SaveThread()) {}
+    WithoutLock(const WithoutLock &) = delete;
+    ~WithoutLock() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (...) {
+            for (;;) pause();
+        }
+    }
+
+  private:
+    PyThreadState *state_;
+};
 
 Rows rows_of(const Tensor &t) { return {t.data, t.stride[0] * t.item, t.stride[1] * t.item}; }
 
@@ -41,7 +59,7 @@ void write_kv_cache(const BoundLayer &layer, const BoundStep &step, nb::handle k
     const NewRows rows = read_new(key, value, layer, step);
     const Caches caches = read_caches(key_cache, value_cache, layer);
     check_slots(layer, step, caches);
-    nb::gil_scoped_release released;
+    const WithoutLock released;
     write_rows(layer, step, rows, caches, threads);
 }
 
@@ -142,7 +160,7 @@ void attention(const BoundLayer &layer, const BoundStep &step, nb::handle query,
     Prepared p = prepare(layer, step, query, out, lse);
     if (cached) take_cache(p, step, read_caches(keys, values, layer));
     else take_new(p, step, read_new(keys, values, layer, step));
-    nb::gil_scoped_release released;
+    const WithoutLock released;
     run_any(layer, step, p, threads);
 }
 
@@ -157,7 +175,7 @@ void forward(const BoundLayer &layer, const BoundStep &step, nb::handle query, n
         rows = read_new(key, value, layer, step);
         check_slots(layer, step, caches);
     }
-    nb::gil_scoped_release released;
+    const WithoutLock released;
     if (rows) write_rows(layer, step, *rows, caches, threads);
     run_any(layer, step, p, threads);
 }
@@ -214,7 +232,7 @@ float read_memory(uintptr_t address, size_t bytes, int threads) {
     constexpr size_t PIECE = 1 << 18, STREAMS = 8, AHEAD = 1024;
     const char *data = reinterpret_cast<const char *>(address);
     std::atomic<float> total{0};
-    nb::gil_scoped_release released;
+    const WithoutLock released;
     Pool::instance().run(threads, static_cast<int>(bytes / PIECE), [&](int piece) {
         vf sum[STREAMS] = {};
         const char *from = data + size_t(piece) * PIECE;

@@ -3,10 +3,15 @@
 #pragma once
 
 #include <dlfcn.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -62,22 +67,41 @@ class OpenMp {
     using Most = int (*)();
 
     // The runtime ends the process where the system refuses it a thread. So before it is asked to by this one for the
-    // first time, as many are started as it will want.
+    // first time, as many are started as it will want, all there at once; and a limit counts them until they are gone.
     bool startable() const {
         thread_local int tried = 1;
         const int wanted = most_();
         if (wanted <= tried) return true;
         std::vector<std::thread> threads;
+        std::vector<std::atomic<long>> numbers(wanted);
+        std::mutex closed;
         bool all = true;
-        try {
-            for (int i = 1; i < wanted; i++) threads.emplace_back([] {});
-        } catch (const std::system_error &) {
-            all = false;
+        {
+            std::lock_guard<std::mutex> until_all_are_there(closed);
+            try {
+                for (int i = 1; i < wanted; i++)
+                    threads.emplace_back([&closed, &number = numbers[i]] {
+                        number = own_number();
+                        std::lock_guard<std::mutex> wait(closed);
+                    });
+            } catch (const std::system_error &) {
+                all = false;
+            }
         }
         for (std::thread &thread : threads) thread.join();
+        for (size_t i = 1; i <= threads.size(); i++)
+            for (int tries = 0; tries < 1000 && exists(numbers[i]); tries++) std::this_thread::yield();
         if (all) tried = wanted;
         return all;
     }
+
+#if defined(__linux__)
+    static long own_number() { return syscall(SYS_gettid); }
+    static bool exists(long number) { return syscall(SYS_tgkill, getpid(), number, 0) == 0; }
+#else
+    static long own_number() { return 0; }
+    static bool exists(long) { return false; }
+#endif
 
     Parallel parallel_ = nullptr;
     Most most_ = nullptr;

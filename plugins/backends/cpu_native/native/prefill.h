@@ -2,6 +2,8 @@
 // rows of the item (query tokens x heads of the group) are multiplied with them.
 #pragma once
 
+#include <utility>
+
 #include "step.h"
 
 namespace hardpoint::HARDPOINT_ISA {
@@ -99,8 +101,51 @@ inline vf logits_of_row(const Layer &layer, float scale, float *x, int width, in
     return top;
 }
 
+inline bool finite(const float *p, size_t count) {
+    vf zero{};
+    for (size_t i = 0; i < count; i += N) zero += load(p + i) * 0.f;
+    return horizontal_sum(zero) == 0;
+}
+
+// Values of a panel that are infinite or no number, each key's in a row of its own with zeros between. In the panel they
+// would reach the rows that do not see their key too: zero times infinity is no number.
+class Apart {
+  public:
+    Apart(int most_keys, int size) : size_(size) {
+        thread_local Scratch scratch;
+        rows_ = scratch.floats(size_t(most_keys) * (size + 1));
+        of_key_ = reinterpret_cast<int *>(rows_ + size_t(most_keys) * size);
+    }
+    void begin(int keys) {
+        count_ = 0, keys_ = keys;
+        std::fill(of_key_, of_key_ + keys, -1);
+    }
+    void take(int key, int element, float value) {
+        if (of_key_[key] < 0) {
+            of_key_[key] = count_++;
+            std::fill(row(key), row(key) + size_, 0.f);
+        }
+        row(key)[element] = value;
+    }
+    // Adds what keys [low, high) of the panel have, where weight(key) is theirs.
+    template <class Weight>
+    void add(int low, int high, Weight &&weight, float *sum) const {
+        for (int key = std::max(low, 0); count_ && key < std::min(high, keys_); key++)
+            if (of_key_[key] >= 0)
+                for (int d = 0; d < size_; d += N) store(sum + d, load(sum + d) + load(row(key) + d) * weight(key));
+    }
+
+  private:
+    float *row(int key) const { return rows_ + size_t(of_key_[key]) * size_; }
+
+    const int size_;
+    float *rows_;
+    int *of_key_, count_ = 0, keys_ = 0;
+};
+
+// `apart`: values that are no numbers are taken apart. What is a number has the same bits with it and without.
 template <class T>
-void prefill(const Call<T> &c, const Item &item, int kv_head) {
+void prefill(const Call<T> &c, const Item &item, int kv_head, bool apart = false) {
     const Layer &layer = c.layer;
     const Sequence &s = c.step.sequences[item.sequence];
     const int group = layer.group(), first_head = kv_head * group, rows = (item.last - item.first) * group;
@@ -119,6 +164,7 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
     std::fill(weight, weight + lines * N, 0.f);
     std::fill(sum, sum + lines * v_size, 0.f);
     const Sight sight(c.step, s, item);
+    Apart strange(apart ? PANEL : 0, v_size);
 
     // Panels begin at multiples of their size, so that a row's sums do not depend on the item that it lies in.
     for (int from = item.low / PANEL * PANEL; from < item.high; from += PANEL) {
@@ -149,6 +195,11 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
         for (int t = 0; t < count; t++)
             for (int d = 0; d < v_size; d += N)
                 store(values + size_t(begin - from + t) * v_size + d, load(value_rows[t] + d));
+        strange.begin(apart ? PANEL : 0);
+        for (int t = begin - from; apart && t < end - from; t++)
+            for (int d = 0; d < v_size; d++)
+                if (float &value = values[size_t(t) * v_size + d]; !(std::fabs(value) < INFINITE))
+                    strange.take(t, d, std::exchange(value, 0.f));
         multiply(query, size, keys, PANEL, x, PANEL, rows, PANEL, size, false);
         const bool whole = sight.whole(from, from + PANEL);
         for (int r = 0; r < rows; r++) {
@@ -177,10 +228,14 @@ void prefill(const Call<T> &c, const Item &item, int kv_head) {
                 total += p;
             }
             store(parts, total);
+            if (!apart) continue;
+            c.step.visible(s, token, low, high);
+            strange.add(low - from, high - from, [&](int key) { return row[key]; }, sum + size_t(r) * v_size);
         }
         multiply(x + begin - from, PANEL, values + size_t(begin - from) * v_size, v_size, sum, v_size, rows, v_size,
                  count, true);
     }
+    if (!apart && !finite(sum, lines * v_size)) return prefill(c, item, kv_head, true);
     for (int r = 0; r < rows; r++)
         finish(c, s.query_start + item.first + r / group, first_head + r % group, sum + size_t(r) * v_size, bases[r],
                horizontal_sum(load(weight + size_t(r) * N)));

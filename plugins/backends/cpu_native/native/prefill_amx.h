@@ -11,6 +11,13 @@ constexpr int ROWS_AMX = 1024;  // of an item: a panel is packed once for them, 
 constexpr int PANEL_AMX = 256;
 constexpr int STRIP = 32;  // rows that pass through both products together
 
+inline float single(bfloat16 x) {
+    const uint32_t bits = uint32_t{x.bits} << 16;
+    float y;
+    std::memcpy(&y, &bits, sizeof y);
+    return y;
+}
+
 // 32 elements as bfloat16, which holds every 8-bit number; those beyond `count` (16 or 32) are zeros.
 inline __m512i pairs(const bfloat16 *p, int count) {
     return _mm512_maskz_loadu_epi16(count >= 32 ? 0xffffffffu : 0xffffu, p);
@@ -127,9 +134,20 @@ struct Strip {
     bool whole;  // every row sees every key of the panel
 };
 
+// Takes values that are no numbers out of what `pack_values` has packed.
+inline void take_apart(bfloat16 *packed, int keys, int size, Apart &strange) {
+    strange.begin(keys);
+    for (int i = 0; i < keys * size; i++)
+        if ((packed[i].bits & 0x7f80) == 0x7f80) {
+            const int key = i % (keys * 16) / 512 * 32 + i % 512 / 32 * 2 + i % 2, element = i / (keys * 16) * 16 + i % 32 / 2;
+            strange.take(key, element, single(std::exchange(packed[i], bfloat16{0})));
+        }
+}
+
 // The step's tensors are bfloat16. With `state` the rows are left there (sums, largest logits, weights), not finished.
+// `apart` as in `prefill`.
 template <class T>
-void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state = nullptr) {
+void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state = nullptr, bool apart = false) {
     const Layer &layer = c.layer;
     const Sequence &s = c.step.sequences[item.sequence];
     const int group = layer.group(), first_head = kv_head * group, rows = (item.last - item.first) * group;
@@ -160,6 +178,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
     settle();
     _tile_loadconfig(&config);
     constexpr float LOG2_E = 1.44269504f;
+    Apart strange(apart ? PANEL_AMX : 0, v_size);
     const bool plain = layer.soft_cap == 0 && layer.slopes.empty() && c.scale > 0;
 
     for (int from = item.low / PANEL_AMX * PANEL_AMX; from < item.high; from += PANEL_AMX) {
@@ -170,6 +189,7 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
         const int width = round_up(end - from, 32);
         pack_keys(key_rows, width, layer.head_size, keys);
         pack_values(value_rows, width, layer.v_head_size, values);
+        if (apart) take_apart(values, width, v_size, strange);
 
         Strip strips[ROWS_AMX / STRIP + 8];
         int count = 0;
@@ -258,6 +278,10 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
                     for (int d = 0; d < v_size; d += N) store(o + d, load(o + d) * fade);
                     base = top;
                 }
+                if (!apart) continue;
+                c.step.visible(s, token, low, high);
+                strange.add(low - from, high - from, [&](int key) { return single(weights[i & 1][r * PANEL_AMX + key]); },
+                            sum + size_t(line) * v_size);
             }
             for (int r = strip.rows; r < STRIP; r++)
                 std::memset(weights[i & 1] + r * PANEL_AMX, 0, strip.columns * sizeof(bfloat16));
@@ -268,6 +292,8 @@ void prefill_amx(const Call<T> &c, const Item &item, int kv_head, float *state =
         while (!before.done()) before.step();
     }
     _tile_release();
+    // One query token sees all of its keys.
+    if (!apart && !state && !finite(sum, size_t(rows) * v_size)) return prefill_amx(c, item, kv_head, nullptr, true);
     for (int r = 0; r < rows; r++) {
         const float *row = sum + size_t(r) * v_size, all = horizontal_sum(load(weight + size_t(r) * N));
         if (state) {

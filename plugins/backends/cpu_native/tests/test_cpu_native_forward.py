@@ -240,3 +240,21 @@ def test_a_value_that_is_no_number_reaches_its_own_element_only(
     assert not after[..., 5].isfinite().any()
     others = [element for element in range(64) if element != 5]
     torch.testing.assert_close(after[..., others], before[..., others], atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("options", [{"sliding_window": 37, "sinks": True}, {"v_head_size": 48, "soft_cap": 30.0}])
+def test_a_value_that_is_no_number_reaches_only_the_rows_that_see_it(
+    random_step: Callable[..., Any], options: dict[str, Any], dtype: str, bad: float
+) -> None:
+    """A prefill multiplies many rows at once; those before the bad key, or beyond its window, keep every bit."""
+    config = _config(dtype=dtype, head_size=64, num_heads=6, block_size=16, **options)
+    step = random_step(config, [90, 1], [100, 40])
+    before, before_lse = step.forward()
+    step.value[50, 1, 5] = bad  # the key at position 60 of the first sequence: query tokens before it do not see it
+    after, after_lse = step.forward()
+    wanted, _ = step.reference()
+    assert torch.equal(after.isfinite(), wanted.isfinite())
+    assert torch.equal(after[wanted.isfinite()], before[wanted.isfinite()])
+    assert torch.equal(after_lse, before_lse)

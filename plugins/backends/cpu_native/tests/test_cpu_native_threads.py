@@ -202,6 +202,66 @@ work()
     assert said == "True"
 
 
+def test_a_limit_that_leaves_a_few_threads_ends_no_process(kernels: Kernels) -> None:
+    """Fewer than OpenMP would start: they do not fit beside one another, if well one after the other."""
+    script = """
+import resource
+torch.set_num_threads(1)
+expected = attend()
+if os.getuid():
+    print("no root")
+else:
+    uid = 61000 + os.getpid() % 4000
+    most = len(os.listdir("/proc/self/task")) + 2
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    os.setresuid(uid, uid, uid)
+    torch.set_num_threads(24)
+    layer.most_threads = 24
+    print(attend() == expected, len(os.listdir("/proc/self/task")) <= most)
+"""
+    said = run(script, kernels)
+    if said == "no root":
+        pytest.skip("only root can become a user who has no other threads")
+    assert said == "True True"
+
+
+def test_a_daemon_thread_in_a_kernel_does_not_disturb_the_interpreters_end(kernels: Kernels) -> None:
+    """It comes back while there is nothing left to come back to."""
+    script = """
+def work():
+    mine = torch.empty_like(query)
+    while True:
+        layer.forward(query, key, key, cache, plan, out=mine)
+attend()
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+print("end")
+"""
+    assert run(script, kernels) == "end"
+
+
+@pytest.mark.parametrize("head", [0, 7])
+def test_a_value_that_is_no_number_changes_no_bit_of_other_heads(random_step: Callable[..., Step], head: int) -> None:
+    """However many threads there are, and so however many heads are read together."""
+    config = AttentionConfig(head_size=64, num_heads=16, num_kv_heads=8, dtype="bfloat16", block_size=16)
+    step = random_step(config, [1, 1, 1, 1], [500, 400, 300, 200])
+    layer = step.layer()
+    layer.most_threads = 8  # type: ignore[attr-defined]  # this plugin's own layer
+
+    def forward(threads: int) -> torch.Tensor:
+        torch.set_num_threads(threads)
+        found = layer.forward(step.query, step.key, step.value, step.cache, step.plan())
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    before = forward(1)
+    assert step.cache is not None
+    step.cache[1][:, head, :, 5] = torch.inf
+    others = [n for n in range(16) if n // 2 != head]
+    for threads in (1, 8):
+        assert torch.equal(forward(threads)[:, others], before[:, others])
+
+
 def test_the_budget_is_the_platforms(backend: Any) -> None:
     """A layer takes no more threads than the process has CPUs."""
     import hardpoint
