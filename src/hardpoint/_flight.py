@@ -175,6 +175,10 @@ class _AtWork:
                 return True
         return False
 
+    def others(self) -> bool:
+        """Whether other threads are at work."""
+        return bool(self._depth.keys() - {threading.get_ident()})
+
     def after_fork_in_child(self) -> None:
         here = threading.get_ident()
         self._depth = {thread: count for thread, count in self._depth.items() if thread == here}
@@ -191,8 +195,10 @@ class _ImportGate:
     """
 
     WAIT_SECONDS = 10.0
+    UNINTERRUPTED_SECONDS = 0.2
 
     def __init__(self) -> None:
+        self._interval: float | None = None
         self._condition = threading.Condition()
         self._importing: dict[int, int] = {}
         self._forking = False
@@ -224,7 +230,13 @@ class _ImportGate:
             self._condition.wait_for(
                 lambda: self._importing.keys() <= {threading.get_ident()}, max(0.0, deadline - time.monotonic())
             )
-        # While the gate was waited for, one may have begun that does not pass through it.
+        # While the gate was waited for, one may have begun that does not pass through it. From the last look to the
+        # fork this thread must not be interrupted: others now ask for their turn later, once the turn that they have
+        # asked for already is over.
+        if self._interval is None and at_work.others():
+            self._interval = sys.getswitchinterval()
+            sys.setswitchinterval(self.UNINTERRUPTED_SECONDS)
+            time.sleep(2 * self._interval)
         at_work.wait_for_imports(deadline)
         # Also where logging was imported while we waited: its "after" releases what its "before" was too late to take.
         while not _logging_came_first and (lock := _logging_lock()) is not None:
@@ -234,13 +246,20 @@ class _ImportGate:
             lock.release()
             at_work.wait_for_imports(deadline)
 
+    def _let_others_interrupt(self) -> None:
+        if self._interval is not None:
+            sys.setswitchinterval(self._interval)
+            self._interval = None
+
     def after_fork_in_parent(self) -> None:
+        self._let_others_interrupt()
         with self._condition:
             self._forking = False
             self._condition.notify_all()
 
     def after_fork_in_child(self) -> None:
         here = threading.get_ident()
+        self._let_others_interrupt()
         self._condition = threading.Condition()
         self._forking = False
         self._importing = {thread: count for thread, count in self._importing.items() if thread == here}

@@ -21,8 +21,8 @@ TWO = (
     "1.major=10", "1.minor=3", "1.cores=18944",
 )  # fmt: skip
 
-# Older releases of pynvml cannot ask for a device's fabric, and so make one call less.
-ASKS_FOR_FABRIC = hasattr(pynvml, "c_nvmlGpuFabricInfo_t")
+# Older releases of pynvml ask for a device's fabric by a function that the fake library lacks.
+ASKS_FOR_FABRIC = hasattr(pynvml, "nvmlDeviceGetGpuFabricInfoV")
 PER_DEVICE = 8 + ASKS_FOR_FABRIC
 
 DETECT = """
@@ -256,7 +256,7 @@ def test_errors_of_the_driver(drivers: Drivers, line: str, code: str, words: str
         assert "cuDeviceGetCount" not in drivers.calls()
 
 
-@pytest.mark.skipif(not ASKS_FOR_FABRIC, reason="this pynvml cannot ask for a device's fabric")
+@pytest.mark.skipif(not ASKS_FOR_FABRIC, reason="this pynvml asks by a function that the fake lacks")
 def test_fabric_manager_that_does_not_run(drivers: Drivers) -> None:
     """A device that waits for it is listed by NVML, and the driver is asked in a child process and says why not."""
     drivers.install("nvml")
