@@ -111,8 +111,9 @@ def decode(
     for tensor in caches[0]:
         if tensor.dtype.itemsize > 1:
             tensor.normal_()
-        else:  # no NaN among them, in whichever format
-            tensor.view(torch.int8).random_(-100, 100)
+        else:  # no NaN among them, in whichever format: -1 is one of float8
+            numbers = tensor.view(torch.int8).random_(-100, 100)
+            numbers.masked_fill_(numbers == -1, 0)
     for cache in caches[1:]:
         for tensor, source in zip(cache, caches[0], strict=True):
             tensor.copy_(source)
