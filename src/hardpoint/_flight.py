@@ -163,7 +163,7 @@ class _AtWork:
     def imports_elsewhere(self) -> bool:
         """Whether another thread is in the middle of an import that the child of a fork may need."""
         here = threading.get_ident()
-        others = self._depth.keys() - {here}
+        others = self.others()
         locks = getattr(sys.modules.get("_frozen_importlib"), "_module_locks", {})
         for name, reference in list(locks.items()):
             owner = getattr(reference(), "owner", None)
@@ -175,9 +175,9 @@ class _AtWork:
                 return True
         return False
 
-    def others(self) -> bool:
-        """Whether other threads are at work."""
-        return bool(self._depth.keys() - {threading.get_ident()})
+    def others(self) -> set[int]:
+        """The other threads that are at work."""
+        return self._depth.keys() - {threading.get_ident()}
 
     def after_fork_in_child(self) -> None:
         here = threading.get_ident()
